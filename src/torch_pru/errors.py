@@ -1,0 +1,86 @@
+"""The one error of this package, for everything a user can get wrong."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+class PRUError(ValueError, RuntimeError):
+    """Raised for bad input. Names the argument, its value, and what would be right.
+
+    It is a ``ValueError``, which describes it, and a ``RuntimeError``, which is what ``nn.LSTM``
+    raises, so that code written around ``nn.LSTM`` keeps catching it.
+
+    Example:
+        >>> from torch_pru import PRU, PRUError
+        >>> try:
+        ...     PRU(400, 1400, groups=3)
+        ... except PRUError as error:
+        ...     print(error)
+        groups=3 does not divide hidden_size=1400; use a divisor of 1400
+    """
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` with the known name nearest to ``name``, or an empty string."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def check_choice(argument: str, value: object, choices: Iterable[str]) -> None:
+    """Refuse ``value`` unless it is one of ``choices``."""
+    choices = list(choices)
+    if value not in choices:
+        accepted = ", ".join(repr(choice) for choice in choices)
+        hint = nearest(value, choices) if isinstance(value, str) else ""
+        raise PRUError(f"{argument}={value!r} is not known; use one of {accepted}{hint}")
+
+
+def check_positive(argument: str, value: object) -> None:
+    """Refuse ``value`` unless it is a whole number of at least 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise PRUError(f"{argument}={value!r} must be a whole number of at least 1")
+
+
+def check_probability(argument: str, value: object, *, one_allowed: bool = False) -> None:
+    """Refuse ``value`` unless it lies in [0, 1), or in [0, 1] where ``one_allowed``."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not (0 <= value < 1 or (one_allowed and value == 1)):  # type: ignore[operator]
+        interval = "[0, 1]" if one_allowed else "[0, 1)"
+        raise PRUError(f"{argument}={value!r} must be a number in {interval}")
+
+
+def check_tensor(argument: str, value: object, like: Tensor) -> None:
+    """Refuse what is no tensor, or lacks the device or (but for autocast) the dtype of ``like``."""
+    if not isinstance(value, Tensor):
+        raise PRUError(f"{argument} is a {type(value).__name__}; expected a Tensor")
+    if value.device != like.device:
+        raise PRUError(f"{argument} is on {value.device} and the weights on {like.device}; move one of them")
+    if value.dtype != like.dtype and not torch.is_autocast_enabled(value.device.type):
+        raise PRUError(
+            f"{argument} has dtype {value.dtype} and the weights {like.dtype}; convert one of them"
+        )
+
+
+def check_pair(argument: str, value: object, names: tuple[str, str]) -> None:
+    """Refuse ``value`` unless it is a pair of states."""
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise PRUError(f"{argument} must be a pair ({', '.join(names)}); got a {type(value).__name__}")
+
+
+@contextmanager
+def in_words_of(**names: str) -> Iterator[None]:
+    """Where a part refuses an argument, name the argument of the whole that it came from."""
+    try:
+        yield
+    except PRUError as error:
+        text = str(error)
+        for theirs, ours in names.items():
+            text = re.sub(rf"\b{theirs}=", f"{ours}=", text)
+        raise PRUError(text) from None

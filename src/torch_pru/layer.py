@@ -1,0 +1,300 @@
+"""``PRU``: a stack of pyramidal recurrent units with the contract of ``nn.LSTM``."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from torch_pru.cell import PRUCell
+from torch_pru.errors import PRUError, check_positive, check_probability, check_tensor
+from torch_pru.transforms import DEFAULT_WINDOW
+
+States = tuple[Tensor, Tensor]
+
+
+class PRU(nn.Module):
+    """Layers of pyramidal recurrent units over a sequence, in the place of ``nn.LSTM``.
+
+    Args:
+        input_size: N, the features of the input.
+        hidden_size: M, the features of the state.
+        num_layers: layers on top of each other.
+        bias: whether both transforms of a cell have a bias.
+        batch_first: whether input and output are (B, T, …) instead of (T, B, …).
+        dropout: rate of the dropout on the output of every layer but the last.
+        bidirectional: whether each layer also runs backwards; its output is then 2·M wide.
+        levels: K, pyramidal levels.
+        groups: g, groups of grouped transforms.
+        input_groups: groups of the input's level matrices. With ``input_transform="grouped"`` it is
+            the number of groups of the input, where 1 means as many as ``groups``.
+        pooling: ``"average"``, ``"max"``, ``"skip"`` or ``"convolution"``.
+        level_split: ``"halving"`` or ``"equal"``: how the levels share the M outputs.
+        pool_window: odd window of the pooling, or one for each level below the first.
+        residual: add a layer's input to its gates. ``"auto"``: in layers with a pyramidal input
+            transform whose input has M features; ``True``: demanded of every layer; ``False``: never.
+        input_transform, context_transform: ``"linear"``, ``"grouped"`` or ``"pyramidal"``.
+        init: ``"authors"``, ``"orthogonal"`` or ``"lstm"``, see :mod:`torch_pru.initialize`.
+        weight_drop: DropConnect on the context weights: in training, each is zero with this
+            probability, drawn once for a forward pass and the rest scaled up.
+        backend: ``"auto"``, ``"reference"``, ``"loop"`` or ``"cuda"``, see :mod:`torch_pru.ops`.
+        device, dtype: of the parameters.
+        proj_size: of ``nn.LSTM``, refused: anything but 0 is an error.
+
+    Shape (as ``nn.LSTM``; directions is 1 or 2):
+        * input: (T, B, N), (B, T, N) with ``batch_first``, (T, N), or a ``PackedSequence``.
+        * h_0, c_0: (num_layers·directions, B, M), without B for (T, N); zero where not given.
+        * output: as the input, with directions·M features; a ``PackedSequence`` for one.
+        * h_n, c_n: as h_0 and c_0. Under autocast c_n keeps the dtype of a given c_0.
+
+    Attributes:
+        cells: one :class:`PRUCell` a layer and direction, in the order of h_n.
+        generator: the ``torch.Generator`` of the weight-drop masks; None, the default, is PyTorch's.
+
+    Example:
+        >>> rnn = PRU(400, 1400, num_layers=2, levels=2, groups=4)
+        >>> y, (h, c) = rnn(torch.randn(70, 20, 400))
+        >>> y.shape, h.shape
+        (torch.Size([70, 20, 1400]), torch.Size([2, 20, 1400]))
+    """
+
+    generator: torch.Generator | None = None
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        *,
+        levels: int = 2,
+        groups: int = 4,
+        input_groups: int = 1,
+        pooling: str = "average",
+        level_split: str = "halving",
+        pool_window: int | Sequence[int] = DEFAULT_WINDOW,
+        residual: bool | str = "auto",
+        input_transform: str = "pyramidal",
+        context_transform: str = "grouped",
+        init: str = "authors",
+        weight_drop: float = 0.0,
+        backend: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        proj_size: int = 0,
+    ) -> None:
+        super().__init__()
+        if proj_size != 0:
+            raise PRUError(f"proj_size={proj_size!r} is not offered by PRU; use 0 and a narrower hidden_size")
+        check_positive("num_layers", num_layers)
+        check_probability("dropout", dropout, one_allowed=True)
+        check_probability("weight_drop", weight_drop)
+        if dropout > 0 and num_layers == 1:
+            warnings.warn(
+                "dropout acts on the output of every layer but the last, "
+                f"so dropout={dropout} has no effect with num_layers=1",
+                stacklevel=2,
+            )
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first, self.dropout, self.bidirectional = (
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+        )
+        self.weight_drop = weight_drop
+        self.options: dict[str, Any] = {
+            "levels": levels,
+            "groups": groups,
+            "input_groups": input_groups,
+            "pooling": pooling,
+            "level_split": level_split,
+            "pool_window": pool_window,
+            "residual": residual,
+            "input_transform": input_transform,
+            "context_transform": context_transform,
+            "init": init,
+            "backend": backend,
+        }
+        self.cells = nn.ModuleList(
+            self._build_cell(layer, device, dtype)
+            for layer in range(num_layers)
+            for _ in range(self.directions)
+        )
+
+    @property
+    def directions(self) -> int:
+        """2 where the layers also run backwards, else 1."""
+        return 2 if self.bidirectional else 1
+
+    def _build_cell(self, layer: int, device: Any, dtype: Any) -> PRUCell:
+        reads = self.input_size if layer == 0 else self.directions * self.hidden_size
+        try:
+            return PRUCell(reads, self.hidden_size, self.bias, **self.options, device=device, dtype=dtype)
+        except PRUError as error:
+            if layer == 0:
+                raise
+            raise PRUError(f"layer {layer}, which reads layer {layer - 1}: {error}") from None
+
+    @classmethod
+    @torch.no_grad()
+    def from_lstm(cls, lstm: nn.LSTM) -> PRU:
+        """A PRU that computes what ``lstm`` computes: one level, one group, no residual.
+
+        Example:
+            >>> lstm = torch.nn.LSTM(40, 60, num_layers=2, bidirectional=True)
+            >>> x = torch.randn(7, 3, 40)
+            >>> torch.allclose(PRU.from_lstm(lstm)(x)[0], lstm(x)[0], atol=1e-6)
+            True
+        """
+        if not isinstance(lstm, nn.LSTM):
+            raise PRUError(f"lstm is a {type(lstm).__name__}; expected an nn.LSTM")
+        some_weight = next(lstm.parameters())
+        pru = cls(
+            lstm.input_size,
+            lstm.hidden_size,
+            lstm.num_layers,
+            lstm.bias,
+            lstm.batch_first,
+            lstm.dropout,
+            lstm.bidirectional,
+            levels=1,
+            groups=1,
+            residual=False,
+            init="lstm",
+            device=some_weight.device,
+            dtype=some_weight.dtype,
+            proj_size=lstm.proj_size,
+        )
+        for index, weights in enumerate(lstm.all_weights):
+            cell = pru._cell(index)
+            (level,), (context,) = cell.input_transform.matrices(), cell.context_transform.matrices()
+            ours = [p for p in (level.weight, context.weight, level.bias, context.bias) if p is not None]
+            for parameter, weight in zip(ours, weights, strict=True):
+                parameter.copy_(weight.view_as(parameter))
+        return pru.train(lstm.training)
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew, by the scheme the layers were made with."""
+        for index in range(len(self.cells)):
+            self._cell(index).reset_parameters()
+
+    def flatten_parameters(self) -> None:
+        """Does nothing: the weights need no packing. Here because ``nn.LSTM`` has it."""
+
+    def forward(
+        self, input: Tensor | PackedSequence, hx: States | None = None
+    ) -> tuple[Tensor | PackedSequence, States]:
+        if isinstance(input, PackedSequence):
+            return self._forward_packed(input, hx)
+        self._check_input(input)
+        batched = input.dim() == 3
+        x = input if batched else input.unsqueeze(1)
+        if batched and self.batch_first:
+            x = x.transpose(0, 1)
+        if hx is not None:
+            self._check_states(hx, x.shape[1], batched)
+            hx = hx if batched else (hx[0].unsqueeze(1), hx[1].unsqueeze(1))
+        y, (h, c) = self._run(x, hx, lengths=None)
+        if not batched:
+            return y.squeeze(1), (h.squeeze(1), c.squeeze(1))
+        return (y.transpose(0, 1) if self.batch_first else y), (h, c)
+
+    def _forward_packed(self, packed: PackedSequence, hx: States | None) -> tuple[PackedSequence, States]:
+        """Run in the packed order, longest first; states come and go in the user's order."""
+        self._check_input(packed.data.unsqueeze(1))
+        order, back = packed.sorted_indices, packed.unsorted_indices
+        x, lengths = pad_packed_sequence(PackedSequence(packed.data, packed.batch_sizes))
+        if hx is not None:
+            self._check_states(hx, x.shape[1], batched=True)
+            hx = hx if order is None else (hx[0].index_select(1, order), hx[1].index_select(1, order))
+        y, (h, c) = self._run(x, hx, lengths)
+        if back is not None:
+            h, c = h.index_select(1, back), c.index_select(1, back)
+        data = pack_padded_sequence(y, lengths).data
+        return PackedSequence(data, packed.batch_sizes, order, back), (h, c)
+
+    def _run(self, x: Tensor, hx: States | None, lengths: Tensor | None) -> tuple[Tensor, States]:
+        """All layers over x (T, B, N); states (num_layers·directions, B, M)."""
+        states = []
+        for layer in range(self.num_layers):
+            if layer > 0:
+                x = F.dropout(x, self.dropout, self.training)
+            outputs = []
+            for direction in range(self.directions):
+                index = layer * self.directions + direction
+                y, h, c = self._run_cell(index, x, hx, lengths, reverse=direction == 1)
+                outputs.append(y)
+                states.append((h, c))
+            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
+        h, c = (torch.stack(state) for state in zip(*states, strict=True))
+        return x, (h, c)
+
+    def _run_cell(
+        self, index: int, x: Tensor, hx: States | None, lengths: Tensor | None, reverse: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One layer in one direction over x (T, B, N): output (T, B, M) and last states (B, M)."""
+        cell = self._cell(index)
+        gates = cell.input_gates(x)
+        if hx is None:
+            h0 = c0 = gates.new_zeros(gates.shape[1], self.hidden_size)
+        else:
+            h0, c0 = hx[0][index], hx[1][index]
+        weights = self._dropped_weights(cell) if self.training and self.weight_drop > 0 else None
+        return cell.recur(gates, h0, c0, lengths, reverse=reverse, context_weights=weights)
+
+    def _cell(self, index: int) -> PRUCell:
+        cell = self.cells[index]
+        assert isinstance(cell, PRUCell)
+        return cell
+
+    def _dropped_weights(self, cell: PRUCell) -> list[Tensor]:
+        """The context weights of a cell under this pass's DropConnect mask."""
+        keep = 1 - self.weight_drop
+        weights = [matrix.weight for matrix in cell.context_transform.matrices()]
+        masks = [torch.empty_like(weight).bernoulli_(keep, generator=self.generator) for weight in weights]
+        return [weight * (mask / keep) for weight, mask in zip(weights, masks, strict=True)]
+
+    def _check_input(self, x: Tensor) -> None:
+        check_tensor("input", x, self._cell(0).some_weight)
+        if x.dim() not in (2, 3):
+            raise PRUError(f"input has {x.dim()} dimensions; expected 2 (unbatched) or 3")
+        if x.shape[-1] != self.input_size:
+            raise PRUError(f"input has {x.shape[-1]} features; expected input_size={self.input_size}")
+        time = 1 if self.batch_first and x.dim() == 3 else 0
+        if x.shape[time] == 0:
+            raise PRUError(
+                f"input of shape {tuple(x.shape)} has sequences of length 0; expected at least one step"
+            )
+
+    def _check_states(self, hx: object, batch: int, batched: bool) -> None:
+        rows, size = len(self.cells), self.hidden_size
+        shape = (rows, batch, size) if batched else (rows, size)
+        self._cell(0).check_states(hx, shape, ("h_0", "c_0"))
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.input_size}, {self.hidden_size}"]
+        plain = ("num_layers", "bias", "batch_first", "dropout", "bidirectional", "weight_drop")
+        settings = {name: getattr(self, name) for name in plain} | self.options
+        defaults = inspect.signature(PRU).parameters
+        shown = {"levels", "groups"}  # what makes it a PRU is always said
+        parts += [
+            f"{name}={value!r}"
+            for name, value in settings.items()
+            if name != "residual" and (name in shown or value != defaults[name].default)
+        ]
+        layers = [layer for layer in range(self.num_layers) if self._cell(layer * self.directions).residual]
+        parts.append(f"residual in layers {layers}" if layers else "no residual")
+        return ", ".join(parts)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"  # one line, as nn.LSTM

@@ -1,0 +1,125 @@
+"""The recurrence: the sequential part of a PRU, and the only place that chooses how it is run.
+
+Backends, all with one meaning:
+
+* ``"reference"``: :mod:`torch_pru.ops.reference`, plain differentiable PyTorch, any order of gradient.
+* ``"loop"``: :mod:`torch_pru.ops.loop`, PyTorch calls with a hand-written backward, any device.
+* ``"cuda"``: :mod:`torch_pru.ops.cuda`, one fused kernel for all steps, NVIDIA GPUs.
+* ``"auto"``: ``"cuda"`` where it covers the shape, else ``"loop"``.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+
+from torch_pru.errors import PRUError, check_choice
+from torch_pru.ops import library, reference
+
+BACKENDS = ("auto", "reference", "loop", "cuda")
+
+log = logging.getLogger(__name__)
+_said: set[str] = set()
+
+__all__ = ["BACKENDS", "recurrence"]
+
+
+def recurrence(
+    gates: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    h0: Tensor,
+    c0: Tensor,
+    lengths: Tensor | None = None,
+    *,
+    reverse: bool = False,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run LSTM gating with a grouped context over all steps.
+
+    Gates stand in the order of ``nn.LSTM``: input, forget, content, output. At step t, with
+    z = gates[t] + bias + W·h: i, f, o = sigmoid(z), g = tanh(z); c = f·c + i·g; h = o·tanh(c).
+
+    Args:
+        gates: (T, B, 4, M), what the input contributes to the gates at every step; any strides.
+        weight: (G, 4, D, D) with G·D = M; ``weight[j, k, a, b]`` leads from unit b to gate k of
+            unit a, both inside group j.
+        bias: (4, M) or None.
+        h0, c0: (B, M), the states before the first step.
+        lengths: (B,), valid steps of each column (1 to T). After them the state is frozen and the
+            output is zero. Without it every step is valid.
+        reverse: run from each column's last valid step to step 0; outputs stay at their positions.
+        backend: one of ``BACKENDS``.
+
+    Returns:
+        out (T, B, M); hn (B, M) in out's dtype; cn (B, M) in c0's dtype. The dtype of ``gates``
+        is the one computed in; the cell state is float32 where that has 16 bits.
+
+    Example:
+        >>> gates, weight = torch.randn(70, 20, 4, 1400), torch.randn(4, 4, 350, 350) / 20
+        >>> h0 = c0 = torch.zeros(20, 1400)
+        >>> out, hn, cn = recurrence(gates, weight, None, h0, c0)
+        >>> out.shape
+        torch.Size([70, 20, 1400])
+    """
+    _check_shapes(gates, weight, bias, h0, c0, lengths)
+    weight, h0 = weight.to(gates.dtype), h0.to(gates.dtype)
+    bias = None if bias is None else bias.to(gates.dtype)
+    if backend == "reference":
+        return reference.recurrence(gates, weight, bias, h0, c0, lengths, reverse=reverse)
+    tensors = (gates, weight, bias, h0, c0)
+    save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    chosen = _choose(backend, gates, weight, lengths, save)
+    out, hn, cn, _, _ = library.forward(gates, weight, bias, h0, c0, lengths, reverse, save, chosen)
+    return out, hn, cn
+
+
+def _choose(backend: str, gates: Tensor, weight: Tensor, lengths: Tensor | None, training: bool) -> str:
+    """The backend that will run: ``"loop"`` or ``"cuda"``."""
+    check_choice("backend", backend, BACKENDS)
+    if backend == "loop" or (backend == "auto" and not gates.is_cuda):
+        return "loop"
+    from torch_pru.ops import cuda  # here, because importing the package must stay light
+
+    reason = cuda.covers(gates, weight, lengths, training)
+    if reason is None:
+        return "cuda"
+    if backend == "cuda":
+        raise PRUError(f"backend='cuda' does not cover this call: {reason}; use backend='auto' or 'loop'")
+    if reason not in _said:  # a slow path is said, once
+        _said.add(reason)
+        log.warning("the fused kernel does not cover this call (%s); running the PyTorch loop", reason)
+    return "loop"
+
+
+def _check_shapes(
+    gates: Tensor, weight: Tensor, bias: Tensor | None, h0: Tensor, c0: Tensor, lengths: Tensor | None
+) -> None:
+    for name, tensor in (("weight", weight), ("bias", bias), ("h0", h0), ("c0", c0)):
+        if tensor is not None and tensor.device != gates.device:
+            raise PRUError(f"{name} is on {tensor.device} and gates on {gates.device}; move one of them")
+    if gates.dim() != 4 or gates.shape[2] != 4 or gates.shape[0] == 0:
+        raise PRUError(f"gates has shape {tuple(gates.shape)}; expected (T, B, 4, M) with T of at least 1")
+    _, batch, _, hidden = gates.shape
+    width = weight.shape[-1] if weight.dim() else 0
+    if weight.dim() != 4 or weight.shape[1:] != (4, width, width) or weight.shape[0] * width != hidden:
+        raise PRUError(f"weight has shape {tuple(weight.shape)}; expected (G, 4, D, D) with G·D = {hidden}")
+    if bias is not None and bias.shape != (4, hidden):
+        raise PRUError(f"bias has shape {tuple(bias.shape)}; expected (4, {hidden})")
+    for name, state in (("h0", h0), ("c0", c0)):
+        if state.shape != (batch, hidden):
+            raise PRUError(f"{name} has shape {tuple(state.shape)}; expected ({batch}, {hidden})")
+    if lengths is not None:
+        _check_lengths(lengths, gates.shape[0], batch)
+
+
+def _check_lengths(lengths: Tensor, steps: int, batch: int) -> None:
+    if lengths.shape != (batch,) or lengths.dtype != torch.int64:
+        raise PRUError(f"lengths is {tuple(lengths.shape)} of {lengths.dtype}; expected ({batch},) of int64")
+    if lengths.is_cuda or batch == 0 or torch.compiler.is_compiling():
+        return  # looking at the values would make the host wait for the device
+    for length in (int(lengths.min()), int(lengths.max())):
+        if not 1 <= length <= steps:
+            raise PRUError(f"lengths holds {length}; expected 1 to {steps}")

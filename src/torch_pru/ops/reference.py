@@ -1,0 +1,99 @@
+"""The recurrence as the paper writes it: readable, differentiable to any order, slow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def gate(pre_activations: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """One step of the LSTM gating (the paper's last equation of section 3).
+
+    Args:
+        pre_activations: (B, 4, M), gates in the order input, forget, content, output.
+        c: (B, M), the cell state before the step.
+
+    Returns:
+        h and c after the step, (B, M) each.
+    """
+    i, f, g, o = pre_activations.unbind(dim=1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c).to(o.dtype), c
+
+
+def cell_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The cell state is summed over all steps: 16 bits are too few for it."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def grouped_context(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """The grouped linear transform F_G of the paper, as a function of h (B, M) giving (B, 4, M).
+
+    ``weight`` is (G, 4, D, D), group by gate by output by input; ``bias`` is (4, M).
+    """
+    groups, _, width, _ = weight.shape
+
+    def context(h: Tensor) -> Tensor:
+        by_group = h.unflatten(-1, (groups, width))  # (B, G, D)
+        z = torch.einsum("bgi,gkoi->bkgo", by_group, weight).flatten(-2)  # (B, 4, M)
+        return z if bias is None else z + bias
+
+    return context
+
+
+def scan(
+    gates: Tensor,
+    context: Callable[[Tensor], Tensor],
+    h0: Tensor,
+    c0: Tensor,
+    lengths: Tensor | None = None,
+    *,
+    reverse: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run the gating over all steps, with any context transform.
+
+    Args:
+        gates: (T, B, 4, M), what the input contributes to the four gates at every step.
+        context: maps h (B, M) to what the context contributes, (B, 4, M).
+        h0, c0: (B, M), the states before the first step.
+        lengths: (B,), the number of valid steps of each column; the state is frozen after them
+            and the output is zero. Without it every step is valid.
+        reverse: run from the last valid step to the first; outputs stay at their positions.
+
+    Returns:
+        The outputs (T, B, M) and the last states h and c, (B, M) each.
+    """
+    steps = range(gates.shape[0])
+    valid = None if lengths is None else valid_steps(gates.shape[0], lengths.to(gates.device))
+    h, c = h0.to(gates.dtype), c0.to(cell_dtype(gates.dtype))
+    outputs: list[Tensor] = []
+    for t in reversed(steps) if reverse else steps:
+        h_next, c_next = gate(gates[t] + context(h), c)
+        if valid is None:
+            h, c = h_next, c_next
+            outputs.append(h)
+        else:
+            h, c = torch.where(valid[t], h_next, h), torch.where(valid[t], c_next, c)
+            outputs.append(h_next * valid[t])
+    return torch.stack(outputs[::-1] if reverse else outputs), h, c.to(c0.dtype)
+
+
+def valid_steps(steps: int, lengths: Tensor) -> Tensor:
+    """(T, B, 1) mask of the steps that lie inside each column's length."""
+    return (torch.arange(steps, device=lengths.device)[:, None] < lengths)[..., None]
+
+
+def recurrence(
+    gates: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    h0: Tensor,
+    c0: Tensor,
+    lengths: Tensor | None = None,
+    *,
+    reverse: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same function as :func:`torch_pru.ops.recurrence`, in plain PyTorch."""
+    return scan(gates, grouped_context(weight, bias), h0, c0, lengths, reverse=reverse)

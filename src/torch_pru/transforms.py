@@ -1,0 +1,347 @@
+"""The transforms of the paper's section 3: pyramidal (Eq. 2, 3) and grouped linear (Eq. 4).
+
+Both can serve several gates at once: with ``gates=4`` they map (…, N) to (…, 4, M), one transform a
+gate, as a recurrent unit needs them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torch_pru.errors import PRUError, check_choice, check_positive, check_tensor
+from torch_pru.ops.products import concatenate_units, gate_linear
+
+POOLINGS = ("average", "max", "skip", "convolution")
+LEVEL_SPLITS = ("halving", "equal")
+DEFAULT_WINDOW = 3
+
+
+class GroupedLinear(nn.Module):
+    """Grouped linear transform: g independent linear maps, each of 1/g of the features (Eq. 4).
+
+    With ``groups=1`` it is a linear transform.
+
+    Args:
+        in_features: N, a multiple of ``groups``.
+        out_features: M, a multiple of ``groups``.
+        groups: g.
+        bias: whether to add a bias.
+        gates: how many transforms to do side by side; None for one, without a dimension for it.
+
+    Shape:
+        Input (…, N); output (…, M), or (…, gates, M) where ``gates`` is given.
+
+    Attributes:
+        weight: (g, gates, M/g, N/g), group by gate by output by input.
+        bias: (gates, M) or None.
+
+    Example:
+        >>> GroupedLinear(400, 1200, groups=4)(torch.randn(20, 400)).shape
+        torch.Size([20, 1200])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        groups: int = 4,
+        bias: bool = True,
+        *,
+        gates: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name, size in (("in_features", in_features), ("out_features", out_features)):
+            check_positive(name, size)
+            check_positive("groups", groups)
+            if size % groups:
+                raise PRUError(f"groups={groups} does not divide {name}={size}; use a divisor of {size}")
+        _check_gates(gates)
+        self.in_features, self.out_features, self.groups, self.gates = (
+            in_features,
+            out_features,
+            groups,
+            gates,
+        )
+        shape = (groups, gates or 1, out_features // groups, in_features // groups)
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.bias = (
+            nn.Parameter(torch.empty(gates or 1, out_features, device=device, dtype=dtype)) if bias else None
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weights as ``nn.Linear`` does, from the number of inputs that each output sees."""
+        bound = 1 / math.sqrt(self.in_features // self.groups)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _check_features(x, self.in_features, self.weight)
+        y = _grouped_linear(x, self.weight, self.bias)
+        return y.squeeze(-2) if self.gates is None else y
+
+    def matrices(self) -> list[GroupedLinear]:
+        """Everything that holds a weight: itself."""
+        return [self]
+
+    def extra_repr(self) -> str:
+        gates = "" if self.gates is None else f", gates={self.gates}"
+        bias = "" if self.bias is not None else ", bias=False"
+        return f"{self.in_features}, {self.out_features}, groups={self.groups}{bias}{gates}"
+
+
+def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """(…, N) by (g, gates, M/g, N/g), plus (gates, M), gives (…, gates, M)."""
+    groups, gates, wide_out, wide_in = weight.shape
+    if groups == 1:
+        return gate_linear(x, weight[0], bias)
+    by_group = x.reshape(-1, groups, wide_in).transpose(0, 1)  # (g, rows, N/g)
+    y = by_group @ weight.view(groups, gates * wide_out, wide_in).transpose(1, 2)
+    y = y.view(groups, by_group.shape[1], gates, wide_out).permute(1, 2, 0, 3)
+    y = y.reshape(*x.shape[:-1], gates, groups * wide_out)
+    return y if bias is None else y + bias.to(y.dtype)
+
+
+class _UnevenGroups(nn.Module):
+    """A grouped linear transform whose sizes need not divide: its groups differ by one feature."""
+
+    def __init__(self, blocks: Sequence[GroupedLinear]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = x.tensor_split(len(self.blocks), dim=-1)
+        return concatenate_units([block(part) for block, part in zip(self.blocks, parts, strict=True)])
+
+
+def _level_transform(
+    in_features: int, out_features: int, groups: int, bias: bool, gates: int, device, dtype
+) -> GroupedLinear | _UnevenGroups:
+    """The transform of one pyramid level."""
+    factory = {"gates": gates, "device": device, "dtype": dtype}
+    if in_features % groups == 0 and out_features % groups == 0:
+        return GroupedLinear(in_features, out_features, groups, bias, **factory)
+    if min(in_features, out_features) < groups:
+        raise PRUError(
+            f"groups={groups} is more than a level of {in_features} inputs and {out_features} outputs "
+            f"can be cut into; use at most {min(in_features, out_features)}"
+        )
+    sizes = zip(_even_sizes(in_features, groups), _even_sizes(out_features, groups), strict=True)
+    return _UnevenGroups([GroupedLinear(i, o, 1, bias, **factory) for i, o in sizes])
+
+
+def _even_sizes(total: int, parts: int) -> list[int]:
+    """``total`` cut into ``parts`` as evenly as can be, as ``Tensor.tensor_split`` cuts."""
+    return [total // parts + (part < total % parts) for part in range(parts)]
+
+
+class PyramidalTransform(nn.Module):
+    """Pyramidal transform: K sub-sampled views of the input, a weight matrix for each (Eq. 2).
+
+    Level 1 is the input; level k is level k-1 sub-sampled by 2 (Eq. 3). The levels' outputs are
+    concatenated. With ``levels=1`` it is a linear transform.
+
+    Args:
+        in_features: N, a multiple of 2^(levels-1).
+        out_features: M, shared out among the levels by ``level_split``.
+        levels: K.
+        bias: whether to add a bias.
+        groups: groups of every level's matrix. Where a level's sizes do not divide, its groups differ
+            by one feature.
+        pooling: how a level comes from the one before. ``"average"``: mean of a window, zero
+            padded, the padding counted. ``"max"``: its maximum. ``"skip"``: every second element.
+            ``"convolution"``: one learned kernel a level, zero padded, and tanh.
+        level_split: ``"halving"`` gives level i (from 0) ceil(M / 2^(i+1)) outputs and what is left
+            to level 0, as in the paper's tables; ``"equal"`` gives M/K to each, as in its text.
+        pool_window: odd size of the window, or one for each level below the first.
+        gates: how many transforms to do side by side; None for one, without a dimension for it.
+
+    Shape:
+        Input (…, N); output (…, M), or (…, gates, M) where ``gates`` is given.
+
+    Attributes:
+        level_sizes: the number of outputs of each level.
+        transforms: one a level, each mapping its view to its outputs.
+        kernels: with ``pooling="convolution"``, one kernel (window,) for each level below the first.
+
+    Example:
+        >>> PyramidalTransform(400, 1400, levels=2)(torch.randn(20, 400)).shape
+        torch.Size([20, 1400])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        levels: int = 2,
+        bias: bool = True,
+        *,
+        groups: int = 1,
+        pooling: str = "average",
+        level_split: str = "halving",
+        pool_window: int | Sequence[int] = DEFAULT_WINDOW,
+        gates: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive("in_features", in_features)
+        check_choice("pooling", pooling, POOLINGS)
+        self.level_sizes = split_levels(out_features, levels, level_split)
+        if in_features % 2 ** (levels - 1):
+            raise PRUError(
+                f"in_features={in_features} is halved {levels - 1} times by levels={levels}; "
+                f"use a multiple of {2 ** (levels - 1)}"
+            )
+        check_positive("groups", groups)
+        _check_gates(gates)
+        self.in_features, self.out_features, self.levels, self.gates = (
+            in_features,
+            out_features,
+            levels,
+            gates,
+        )
+        self.groups, self.pooling, self.level_split = groups, pooling, level_split
+        self.windows = _windows(pool_window, levels, pooling)
+        self.transforms = nn.ModuleList(
+            _level_transform(in_features // 2**level, size, groups, bias, gates or 1, device, dtype)
+            for level, size in enumerate(self.level_sizes)
+        )
+        kernels = self.windows if pooling == "convolution" else ()
+        self.kernels = nn.ParameterList(torch.empty(size, device=device, dtype=dtype) for size in kernels)
+        self.reset_kernels()
+
+    def reset_kernels(self) -> None:
+        """Draw the learned pooling kernels from N(0, 1), as the paper does."""
+        for kernel in self.kernels:
+            nn.init.normal_(kernel)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the whole transform is a linear map of its input."""
+        return self.levels == 1 or self.pooling in ("average", "skip")
+
+    def forward(self, x: Tensor) -> Tensor:
+        _check_features(x, self.in_features, self.matrices()[0].weight)
+        views = self.pyramid(x)
+        outputs = [level(view) for level, view in zip(self.transforms, views, strict=True)]
+        y = concatenate_units(outputs)
+        return y.squeeze(-2) if self.gates is None else y
+
+    def pyramid(self, x: Tensor) -> list[Tensor]:
+        """The views of x (…, N) at every level: (…, N), (…, N/2), …"""
+        views = [x]
+        for level in range(self.levels - 1):
+            views.append(self._pool(views[-1], level))
+        return views
+
+    def _pool(self, x: Tensor, level: int) -> Tensor:
+        """Sub-sample (…, n) to (…, n/2) (Eq. 3)."""
+        if self.pooling == "skip":
+            return x[..., 0::2]
+        window = self.windows[level]
+        rows = x.reshape(-1, 1, x.shape[-1])
+        if self.pooling == "average":
+            pooled = F.avg_pool1d(rows, window, stride=2, padding=window // 2, count_include_pad=True)
+        elif self.pooling == "max":
+            pooled = F.max_pool1d(rows, window, stride=2, padding=window // 2)
+        else:
+            kernel = self.kernels[level].view(1, 1, window)
+            pooled = F.conv1d(rows, kernel, stride=2, padding=window // 2).tanh()
+        return pooled.view(*x.shape[:-1], x.shape[-1] // 2)
+
+    def dense_weight(self, level_weights: Sequence[Tensor] | None = None) -> Tensor:
+        """The one matrix (gates, M, N) that does the same, where that can be had.
+
+        Pooling down to level k is then a matrix P, whose transpose is the pooled identity, and the
+        level computes W·(P·x) = (W·P)·x. ``level_weights`` stand in for the levels' own weights.
+        """
+        if not self.is_linear or self.groups != 1:
+            raise PRUError(
+                f"pooling={self.pooling!r} with groups={self.groups} is not one dense matrix; "
+                "use pooling 'average' or 'skip' and groups=1"
+            )
+        weights = level_weights or [matrix.weight for matrix in self.matrices()]
+        pooled = self.pyramid(torch.eye(self.in_features, device=weights[0].device, dtype=weights[0].dtype))
+        return torch.cat([weight[0] @ view.t() for weight, view in zip(weights, pooled, strict=True)], dim=-2)
+
+    def dense_bias(self) -> Tensor | None:
+        """The bias (gates, M) of all levels together."""
+        biases = [matrix.bias for matrix in self.matrices() if matrix.bias is not None]
+        return torch.cat(tuple(biases), dim=-1) if biases else None
+
+    def matrices(self) -> list[GroupedLinear]:
+        """Everything that holds a weight, from the first level to the last."""
+        return [module for module in self.modules() if isinstance(module, GroupedLinear)]
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.in_features}, {self.out_features}, levels={self.levels}"]
+        if self.levels > 1:
+            parts += [f"pooling={self.pooling!r}", f"level_split={self.level_split!r}"]
+            parts += [f"pool_window={self.windows}"] if self.windows else []
+        return ", ".join(parts)
+
+
+def _check_gates(gates: int | None) -> None:
+    if gates is not None:
+        check_positive("gates", gates)
+
+
+def _check_features(x: Tensor, in_features: int, weight: Tensor) -> None:
+    check_tensor("input", x, weight)
+    if x.shape[-1:] != (in_features,):
+        raise PRUError(
+            f"input has shape {tuple(x.shape)}; expected (…, N) with N of in_features={in_features}"
+        )
+
+
+def split_levels(out_features: int, levels: int, level_split: str = "halving") -> tuple[int, ...]:
+    """How many of M outputs each level makes.
+
+    Example:
+        >>> split_levels(1400, 2), split_levels(600, 4), split_levels(600, 4, "equal")
+        ((1050, 350), (337, 150, 75, 38), (150, 150, 150, 150))
+    """
+    check_positive("out_features", out_features)
+    check_positive("levels", levels)
+    check_choice("level_split", level_split, LEVEL_SPLITS)
+    if level_split == "equal":
+        if out_features % levels:
+            raise PRUError(
+                f"out_features={out_features} cannot be shared equally among levels={levels}; "
+                f"use a multiple of {levels}, or level_split='halving'"
+            )
+        return (out_features // levels,) * levels
+    if levels > 1 and out_features < 2**levels:
+        raise PRUError(
+            f"out_features={out_features} is too few for levels={levels}; use at least {2**levels}"
+        )
+    below = [-(-out_features // 2 ** (level + 1)) for level in range(1, levels)]
+    return (out_features - sum(below), *below)
+
+
+def _windows(pool_window: int | Sequence[int], levels: int, pooling: str) -> tuple[int, ...]:
+    """The pooling window of each level below the first; none where nothing is pooled by window."""
+    if pooling == "skip":
+        if pool_window != DEFAULT_WINDOW:
+            raise PRUError(f"pool_window={pool_window!r} has no meaning for pooling='skip'; leave it out")
+        return ()
+    wrong = f"pool_window={pool_window!r} must be an odd whole number, or one for each level below the first"
+    if not isinstance(pool_window, int | Sequence):
+        raise PRUError(wrong)
+    windows = (pool_window,) * (levels - 1) if isinstance(pool_window, int) else tuple(pool_window)
+    if len(windows) != levels - 1:
+        raise PRUError(
+            f"pool_window={pool_window!r} has {len(windows)} windows; levels={levels} needs {levels - 1}"
+        )
+    for window in (*windows, pool_window) if isinstance(pool_window, int) else windows:
+        if not isinstance(window, int) or isinstance(window, bool) or window < 1 or window % 2 == 0:
+            raise PRUError(wrong)
+    return windows

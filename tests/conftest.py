@@ -1,0 +1,37 @@
+"""Folders that some tests read, and the reason where such a test is skipped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+
+def _folder(variable: str, holds: str) -> Path:
+    value = os.environ.get(variable)
+    if not value or not Path(value).is_dir():
+        pytest.skip(f"{variable} names no folder with {holds}")
+    return Path(value)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The data sets: ``penn`` and ``wikitext-2``."""
+    return _folder("PRU_DATA", "the data sets")
+
+
+@pytest.fixture(scope="session")
+def golden_folder() -> Path:
+    """Arrays that the authors' implementation computed."""
+    return _folder("PRU_GOLDEN", "the golden arrays")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs an NVIDIA GPU, and there is none here")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)

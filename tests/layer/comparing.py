@@ -1,0 +1,42 @@
+"""What several tests of the layer do: take losses, collect gradients, compare dictionaries of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_pru import PRU
+
+
+def set_backend(pru: PRU, backend: str) -> PRU:
+    for cell in pru.cells:
+        cell.backend = backend
+    return pru
+
+
+def arrays_of(pru: PRU) -> dict[str, np.ndarray]:
+    return {name: value.detach().numpy().copy() for name, value in pru.state_dict().items()}
+
+
+def loss_weights(tensors: Iterable[Tensor], seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in tensors]
+
+
+def gradients(results: Iterable[Tensor], **wanted: Tensor) -> dict[str, Tensor]:
+    """Gradients, by name, of a fixed random weighting of all results."""
+    results = list(results)
+    loss = sum((x * w).sum() for x, w in zip(results, loss_weights(results), strict=True))
+    found = torch.autograd.grad(loss, list(wanted.values()))
+    return dict(zip(wanted, found, strict=True))
+
+
+def assert_all_close(actual: dict[str, Tensor], expected: dict[str, Tensor], **tolerance: float) -> None:
+    assert actual.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(
+            actual[name], expected[name], msg=lambda text, name=name: f"{name}: {text}", **tolerance
+        )

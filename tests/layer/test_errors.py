@@ -1,0 +1,218 @@
+"""Bad input gets one clear error: it names the argument, the value and what would be right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from torch_pru import PRU, GroupedLinear, PRUCell, PRUError, PyramidalTransform, load_reference_weights
+from torch_pru.ops import recurrence
+
+
+def test_it_is_both_errors():
+    assert issubclass(PRUError, ValueError)
+    assert issubclass(PRUError, RuntimeError)
+
+
+def refuses(call, *fragments: str) -> None:
+    with pytest.raises(PRUError) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    for fragment in fragments:
+        assert fragment in message, message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "fragments"),
+    [
+        # sizes that do not divide
+        ((400, 1401), {}, ("groups=4", "hidden_size=1401")),
+        ((401, 1400), {}, ("input_size=401", "levels=2", "multiple of 2")),
+        ((602, 600), {"levels": 4}, ("input_size=602", "levels=4", "multiple of 8")),
+        ((12, 14, 2), {"levels": 3, "groups": 2}, ("layer 1", "14", "levels=3", "multiple of 4")),
+        ((8, 10), {"context_transform": "pyramidal", "levels": 3}, ("hidden_size=10", "multiple of 4")),
+        ((8, 16), {"level_split": "equal", "levels": 3}, ("hidden_size=16", "levels=3", "multiple of 3")),
+        ((8, 3), {"groups": 1}, ("hidden_size=3", "levels=2", "at least 4")),
+        ((9, 8), {"input_transform": "grouped"}, ("groups=4", "input_size=9")),
+        ((8, 8), {"input_transform": "grouped", "input_groups": 3}, ("input_groups=3", "input_size=8")),
+        ((8, 8), {"input_groups": 5}, ("input_groups=5", "at most")),
+        # numbers that are none
+        ((0, 8), {}, ("input_size=0", "at least 1")),
+        ((8, -8), {}, ("hidden_size=-8", "at least 1")),
+        ((8, 8.0), {}, ("hidden_size=8.0", "whole number")),
+        ((8, 8, 0), {}, ("num_layers=0", "at least 1")),
+        ((8, 8, True), {}, ("num_layers=True", "whole number")),
+        ((8, 8), {"levels": 0}, ("levels=0", "at least 1")),
+        ((8, 8), {"groups": 0}, ("groups=0", "at least 1")),
+        ((8, 8), {"groups": "4"}, ("groups='4'", "whole number")),
+        ((8, 8), {"input_groups": 0}, ("input_groups=0", "at least 1")),
+        ((8, 8), {"input_groups": 2, "input_transform": "linear"}, ("input_groups=2", "'grouped'")),
+        # windows
+        ((8, 8), {"pool_window": 4}, ("pool_window=4", "odd")),
+        ((8, 8), {"pool_window": -1}, ("pool_window=-1", "odd")),
+        ((8, 8), {"pool_window": 3.0}, ("pool_window=3.0", "odd")),
+        ((8, 8), {"pool_window": "3"}, ("pool_window='3'", "odd")),
+        ((8, 8), {"pool_window": (3, 3)}, ("pool_window=(3, 3)", "levels=2", "1")),
+        ((8, 8), {"pool_window": (3, 2), "levels": 3}, ("pool_window=(3, 2)", "odd")),
+        ((8, 8), {"pooling": "skip", "pool_window": 5}, ("pool_window=5", "skip")),
+        # unknown names
+        ((8, 8), {"pooling": "mean"}, ("pooling='mean'", "'average'", "'max'", "'skip'", "'convolution'")),
+        ((8, 8), {"pooling": "avrage"}, ("pooling='avrage'", "did you mean 'average'?")),
+        ((8, 8), {"level_split": "half"}, ("level_split='half'", "'halving'", "'equal'")),
+        (
+            (8, 8),
+            {"input_transform": "dense"},
+            ("input_transform='dense'", "'linear'", "'grouped'", "'pyramidal'"),
+        ),
+        ((8, 8), {"context_transform": None}, ("context_transform=None", "'linear'")),
+        ((8, 8), {"init": "xavier"}, ("init='xavier'", "'authors'", "'orthogonal'", "'lstm'")),
+        ((8, 8), {"backend": "triton"}, ("backend='triton'", "'auto'", "'reference'", "'loop'", "'cuda'")),
+        ((8, 8), {"residual": "yes"}, ("residual='yes'", "'auto'", "True", "False")),
+        ((8, 8), {"residual": 1}, ("residual=1", "'auto'")),
+        ((8, 12), {"residual": True}, ("residual=True", "8", "hidden_size=12")),
+        ((8, 8, 2), {"residual": True, "bidirectional": True}, ("layer 1", "residual=True", "16")),
+        # unknown names in options that this layer has no use for are still unknown
+        ((8, 8), {"input_transform": "linear", "pooling": "mean"}, ("pooling='mean'",)),
+        ((8, 8), {"input_transform": "linear", "level_split": "half"}, ("level_split='half'",)),
+        ((8, 8), {"context_transform": "linear", "groups": 0}, ("groups=0",)),
+        ((8, 8), {"input_transform": "linear", "levels": 0}, ("levels=0",)),
+        # probabilities
+        ((8, 8), {"weight_drop": 1.0}, ("weight_drop=1.0", "[0, 1)")),
+        ((8, 8), {"weight_drop": -0.1}, ("weight_drop=-0.1", "[0, 1)")),
+        ((8, 8), {"weight_drop": float("nan")}, ("weight_drop=nan", "[0, 1)")),
+        ((8, 8), {"weight_drop": None}, ("weight_drop=None", "[0, 1)")),
+        ((8, 8, 2), {"dropout": 1.5}, ("dropout=1.5", "[0, 1]")),
+        ((8, 8, 2), {"dropout": True}, ("dropout=True", "[0, 1]")),
+        ((8, 8), {"proj_size": 4}, ("proj_size=4",)),
+    ],
+    ids=str,
+)
+def test_constructor(arguments: tuple, options: dict, fragments: tuple[str, ...]):
+    refuses(lambda: PRU(*arguments, **options), *fragments)
+
+
+def ones(*shape: int, **kind: object) -> torch.Tensor:
+    return torch.ones(shape, **kind)
+
+
+@pytest.mark.parametrize(
+    ("x", "hx", "fragments"),
+    [
+        (ones(3, 2, 7), None, ("input", "7", "input_size=8")),
+        (ones(8), None, ("input", "1 dim", "2", "3")),
+        (ones(1, 3, 2, 8), None, ("input", "4 dim", "2", "3")),
+        (ones(0, 2, 8), None, ("input", "(0, 2, 8)", "length 0", "at least one")),
+        (ones(0, 8), None, ("input", "(0, 8)", "length 0")),
+        (ones(3, 2, 8, dtype=torch.float64), None, ("input", "float64", "float32")),
+        (ones(3, 2, 8, dtype=torch.int64), None, ("input", "int64", "float32")),
+        (ones(3, 2, 8, device="meta"), None, ("input", "meta", "cpu")),
+        (np.ones((3, 2, 8), dtype=np.float32), None, ("input", "ndarray", "Tensor")),
+        (ones(3, 2, 8), ones(2, 2, 8), ("hx", "pair", "Tensor")),
+        (ones(3, 2, 8), (ones(2, 2, 8),), ("hx", "pair")),
+        (ones(3, 2, 8), (ones(2, 2, 8), None), ("hx", "c_0", "NoneType")),
+        (ones(3, 2, 8), (ones(1, 2, 8), ones(2, 2, 8)), ("h_0", "(1, 2, 8)", "(2, 2, 8)")),
+        (ones(3, 2, 8), (ones(2, 2, 8), ones(2, 3, 8)), ("c_0", "(2, 3, 8)", "(2, 2, 8)")),
+        (ones(3, 2, 8), (ones(2, 8), ones(2, 8)), ("h_0", "(2, 8)", "(2, 2, 8)")),
+        (ones(3, 8), (ones(2, 1, 8), ones(2, 1, 8)), ("h_0", "(2, 1, 8)", "(2, 8)")),
+        (ones(3, 2, 8), (ones(2, 2, 8, dtype=torch.float64), ones(2, 2, 8)), ("h_0", "float64", "float32")),
+        (ones(3, 2, 8), (ones(2, 2, 8), ones(2, 2, 8, device="meta")), ("c_0", "meta", "cpu")),
+    ],
+    ids=lambda value: None if isinstance(value, tuple) else "",
+)
+def test_forward(x: torch.Tensor, hx: object, fragments: tuple[str, ...]):
+    refuses(lambda: PRU(8, 8, 2)(x, hx), *fragments)
+
+
+def test_forward_batch_first():
+    refuses(lambda: PRU(8, 8, batch_first=True)(ones(2, 0, 8)), "(2, 0, 8)", "length 0")
+    PRU(8, 8, batch_first=True)(ones(0, 2, 8))  # batch 0 is fine
+
+
+def test_packed_input_is_checked_too():
+    packed = nn.utils.rnn.pack_sequence([ones(2, 7), ones(1, 7)])
+    refuses(lambda: PRU(8, 8)(packed), "7", "input_size=8")
+    packed = nn.utils.rnn.pack_sequence([ones(2, 8), ones(1, 8)])
+    refuses(lambda: PRU(8, 8)(packed, (ones(1, 3, 8), ones(1, 3, 8))), "h_0", "(1, 3, 8)", "(1, 2, 8)")
+    refuses(lambda: PRU(8, 8, dtype=torch.float64)(packed), "input", "float32", "float64")
+
+
+def test_a_backend_that_cannot_run_says_so():
+    refuses(lambda: PRU(8, 8, backend="cuda")(ones(3, 2, 8)), "backend='cuda'", "cpu", "'auto'")
+    pru = PRU(8, 8, context_transform="pyramidal", pooling="max", backend="loop")
+    refuses(lambda: pru(ones(3, 2, 8)), "backend='loop'", "pooling='max'", "'auto'")
+
+
+@pytest.mark.parametrize(
+    ("x", "hx", "fragments"),
+    [
+        (ones(2, 7), None, ("input", "(2, 7)", "(B, 8)")),
+        (ones(1, 2, 8), None, ("input", "(1, 2, 8)", "(B, 8)")),
+        (ones(2, 8), (ones(2, 7), ones(2, 8)), ("h", "(2, 7)", "(2, 8)")),
+        (ones(2, 8), (ones(2, 8), ones(8)), ("c", "(8,)", "(2, 8)")),
+        (ones(2, 8), ones(3, 2, 8), ("hx", "pair")),
+        (ones(2, 8, dtype=torch.float64), None, ("input", "float64", "float32")),
+        (ones(2, 8), (ones(2, 8, dtype=torch.float64), ones(2, 8)), ("h", "float64", "float32")),
+        (ones(2, 8), (ones(2, 8), ones(2, 8, device="meta")), ("c", "meta", "cpu")),
+    ],
+    ids=lambda value: None if isinstance(value, tuple) else "",
+)
+def test_cell(x: torch.Tensor, hx: object, fragments: tuple[str, ...]):
+    refuses(lambda: PRUCell(8, 8)(x, hx), *fragments)
+
+
+@pytest.mark.parametrize("make", [GroupedLinear, PyramidalTransform])
+def test_transforms(make: type):
+    refuses(lambda: make(8, 8)(ones(2, 7)), "7", "in_features=8")
+    refuses(lambda: make(8, 8)(ones(2, 16)), "16", "in_features=8")
+    refuses(lambda: make(8, 8)(ones(2, 8, dtype=torch.float64)), "float64", "float32")
+    refuses(lambda: make(0, 8), "in_features=0")
+    refuses(lambda: make(8, 0), "out_features=0")
+    refuses(lambda: make(8, 8, gates=0), "gates=0")
+
+
+def test_one_matrix_of_what_is_none():
+    refuses(lambda: PyramidalTransform(8, 8, groups=2).dense_weight(), "groups=2", "groups=1")
+    refuses(
+        lambda: PyramidalTransform(8, 8, pooling="max").dense_weight(), "pooling='max'", "'average'", "'skip'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "fragments"),
+    [
+        ({"gates": ones(3, 2, 8)}, ("gates", "(3, 2, 8)", "(T, B, 4, M)")),
+        ({"gates": ones(0, 2, 4, 8)}, ("gates", "(0, 2, 4, 8)", "at least 1")),
+        ({"weight": ones(2, 4, 4, 3)}, ("weight", "(2, 4, 4, 3)", "(G, 4, D, D)")),
+        ({"weight": ones(3, 4, 4, 4)}, ("weight", "(3, 4, 4, 4)", "8")),
+        ({"weight": ones()}, ("weight", "()", "(G, 4, D, D)")),
+        ({"bias": ones(32)}, ("bias", "(32,)", "(4, 8)")),
+        ({"h0": ones(1, 8)}, ("h0", "(1, 8)", "(2, 8)")),
+        ({"c0": ones(2, 7)}, ("c0", "(2, 7)", "(2, 8)")),
+        ({"h0": ones(2, 8, device="meta")}, ("h0", "meta", "cpu")),
+        ({"lengths": torch.tensor([1])}, ("lengths", "(1,)", "(2,)")),
+        ({"lengths": torch.tensor([0, 3])}, ("lengths", "0", "1 to 3")),
+        ({"lengths": torch.tensor([4, 1])}, ("lengths", "4", "1 to 3")),
+        ({"lengths": torch.tensor([1.5, 2.0])}, ("lengths", "float32", "int64")),
+        ({"backend": "fast"}, ("backend='fast'", "'loop'")),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_recurrence(changed: dict, fragments: tuple[str, ...]):
+    given = {
+        "gates": ones(3, 2, 4, 8),
+        "weight": ones(2, 4, 4, 4),
+        "bias": None,
+        "h0": ones(2, 8),
+        "c0": ones(2, 8),
+    }
+    recurrence(**given)
+    for reverse in (False, True):
+        refuses(lambda reverse=reverse: recurrence(**{**given, **changed}, reverse=reverse), *fragments)
+
+
+def test_interop():
+    refuses(lambda: PRU.from_lstm(nn.GRU(8, 8)), "lstm", "GRU", "nn.LSTM")
+    refuses(lambda: load_reference_weights(PRU(8, 8), {}, index=1), "index=1", "0")

@@ -1,0 +1,109 @@
+"""How weights are first drawn: the authors' scheme, orthogonal gates, and nn.LSTM's."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torch_pru import PRU, GroupedLinear, PyramidalTransform
+
+
+def assert_orthogonal(matrix: Tensor) -> None:
+    """Rows or columns, whichever are fewer, are orthonormal."""
+    matrix = matrix.double()
+    product = matrix @ matrix.t() if matrix.shape[0] <= matrix.shape[1] else matrix.t() @ matrix
+    torch.testing.assert_close(product, torch.eye(len(product), dtype=torch.float64), rtol=0, atol=1e-5)
+
+
+def biases(pru: PRU) -> list[Tensor]:
+    return [parameter for name, parameter in pru.named_parameters() if name.endswith("bias")]
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_authors_context_groups_have_norm_1_and_are_orthogonal_to_each_other(groups: int):
+    pru = PRU(24, 24, groups=groups)
+    rows = pru.cells[0].context_transform.weight.flatten(1)
+    assert rows.shape == (groups, 4 * 24 * 24 // groups**2)
+    torch.testing.assert_close(rows @ rows.t(), torch.eye(groups), rtol=0, atol=1e-5)
+
+
+def test_authors_input_levels_are_orthogonal_over_the_four_gates():
+    pru = PRU(24, 40, levels=3, groups=4)
+    for level in pru.cells[0].input_transform.transforms:
+        assert_orthogonal(level.weight[0].flatten(0, 1))
+
+
+def test_authors_grouped_levels_are_orthogonal_group_by_group():
+    pru = PRU(24, 40, levels=2, input_groups=2)
+    for level in pru.cells[0].input_transform.transforms:
+        assert level.weight.shape[0] == 2
+        for group in level.weight:
+            assert_orthogonal(group.flatten(0, 1))
+
+
+@pytest.mark.parametrize("transform", ["linear", "grouped", "pyramidal"])
+def test_orthogonal_is_each_gate_of_each_group(transform: str):
+    pru = PRU(24, 24, init="orthogonal", input_transform=transform, context_transform=transform)
+    matrices = [*pru.cells[0].input_transform.matrices(), *pru.cells[0].context_transform.matrices()]
+    for matrix in matrices:
+        for group in matrix.weight:
+            for gate in group:
+                assert_orthogonal(gate)
+
+
+@pytest.mark.parametrize("init", ["authors", "orthogonal"])
+def test_two_biases_a_gate_and_both_zero(init: str):
+    pru = PRU(24, 24, 2, init=init)
+    assert sum(bias.numel() for bias in biases(pru)) == 2 * 2 * 4 * 24
+    assert all((bias == 0).all() for bias in biases(pru))
+
+
+def test_lstm_is_uniform_within_its_bound():
+    pru, lstm = PRU(64, 64, groups=2, init="lstm"), nn.LSTM(64, 64)
+    bound = 1 / math.sqrt(64)
+    for rnn in (pru, lstm):
+        for parameter in rnn.parameters():
+            assert parameter.abs().max() <= bound
+            assert parameter.abs().max() > 0.9 * bound
+            assert abs(parameter.std() - bound / math.sqrt(3)) < 0.1 * bound
+
+
+@pytest.mark.parametrize("init", ["authors", "orthogonal", "lstm"])
+def test_kernels_are_normal_under_every_scheme(init: str):
+    kernels = torch.cat(
+        [k.detach() for _ in range(40) for k in PRU(8, 16, init=init, pooling="convolution", pool_window=7)
+         .cells[0].input_transform.kernels]
+    )  # fmt: skip
+    assert abs(kernels.mean()) < 0.25
+    assert 0.8 < kernels.std() < 1.2
+    assert kernels.abs().max() > 1.5  # not uniform within a bound
+
+
+@pytest.mark.parametrize("init", ["authors", "orthogonal", "lstm"])
+@pytest.mark.parametrize("pooling", ["average", "convolution"])
+def test_reset_parameters_draws_every_weight_anew(init: str, pooling: str):
+    pru = PRU(8, 8, 2, init=init, pooling=pooling, context_transform="pyramidal")
+    before = {name: value.clone() for name, value in pru.state_dict().items()}
+    pru.reset_parameters()
+    for name, value in pru.state_dict().items():
+        assert not torch.equal(value, before[name]) or (name.endswith("bias") and init != "lstm"), name
+
+
+def test_the_global_seed_decides():
+    found = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        found.append(PRU(8, 8).state_dict()["cells.0.context_transform.weight"])
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("module", [GroupedLinear(32, 64, 4), PyramidalTransform(32, 64, 2)], ids=str)
+def test_transforms_alone_start_as_nn_linear(module: nn.Module):
+    for matrix in module.matrices():
+        bound = 1 / math.sqrt(matrix.in_features // matrix.groups)
+        for parameter in matrix.parameters():
+            assert 0.8 * bound < parameter.abs().max() <= bound

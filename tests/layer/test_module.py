@@ -1,0 +1,184 @@
+"""PRU as a module among others: text, copies, files, dtypes, autocast, other processes."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from torch_pru import PRU, PRUCell
+
+from .comparing import assert_all_close, set_backend
+
+VARIANTS = [
+    {},
+    {"pooling": "convolution", "context_transform": "pyramidal"},
+    {"input_groups": 2, "levels": 3, "pool_window": (5, 3)},
+    {"input_transform": "grouped", "context_transform": "linear", "weight_drop": 0.3},
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "text"),
+    [
+        ((8, 8), {}, "PRU(8, 8, levels=2, groups=4, residual in layers [0])"),
+        ((8, 12, 3), {}, "PRU(8, 12, num_layers=3, levels=2, groups=4, residual in layers [1, 2])"),
+        ((8, 8, 2), {"bidirectional": True}, "residual in layers [0])"),
+        ((8, 8, 2), {"residual": False}, "no residual)"),
+        ((8, 12), {"residual": "auto"}, "no residual)"),
+        ((8, 8), {"input_transform": "linear", "residual": True}, "residual in layers [0])"),
+        ((8, 8), {"input_transform": "grouped"}, "no residual)"),
+        ((8, 8), {"weight_drop": 0.5, "pooling": "max"}, "weight_drop=0.5"),
+        ((8, 8), {"weight_drop": 0.5, "pooling": "max"}, "pooling='max'"),
+        (
+            (8, 8, 2),
+            {"batch_first": True, "dropout": 0.1, "bias": False},
+            "bias=False, batch_first=True, dropout=0.1",
+        ),
+        ((8, 8), {"levels": 3, "pool_window": (5, 3)}, "pool_window=(5, 3)"),
+    ],
+)
+def test_repr_says_what_differs_and_where_the_residual_is(arguments: tuple, options: dict, text: str):
+    assert text in repr(PRU(*arguments, **options))
+
+
+def test_repr_is_one_line_in_a_larger_model():
+    assert "(1): PRU(8, 8, levels=2" in repr(nn.Sequential(nn.Linear(8, 8), PRU(8, 8)))
+
+
+def test_repr_of_a_subclass_with_its_own_arguments():
+    class Small(PRU):
+        def __init__(self, size: int) -> None:
+            super().__init__(size, size)
+
+    assert repr(Small(8)) == "Small(8, 8, levels=2, groups=4, residual in layers [0])"
+
+
+def test_residual_per_layer():
+    assert [cell.residual for cell in PRU(8, 12, 3).cells] == [False, True, True]
+    assert [cell.residual for cell in PRU(8, 8, 2, bidirectional=True).cells] == [True, True, False, False]
+    assert [cell.residual for cell in PRU(8, 8, 2, residual=True).cells] == [True, True]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_dtype_reaches_every_parameter_and_result(dtype: torch.dtype):
+    pru = PRU(8, 8, 2, pooling="convolution", dtype=dtype)
+    assert {parameter.dtype for parameter in pru.parameters()} == {dtype}
+    y, (h, c) = pru(torch.randn(3, 2, 8, dtype=dtype))
+    assert y.dtype == h.dtype == c.dtype == dtype
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_device_reaches_every_parameter_and_result(options: dict):
+    pru = PRU(12, 16, 2, device="meta", **options)
+    assert {parameter.device.type for parameter in pru.parameters()} == {"meta"}
+    pru = pru.to_empty(device="cpu")
+    with torch.no_grad():
+        for parameter in pru.parameters():
+            parameter.fill_(torch.nan)
+    pru.reset_parameters()
+    assert all(parameter.isfinite().all() for parameter in pru.parameters())
+    assert pru(torch.randn(3, 2, 12))[0].device.type == "cpu"
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_copies_compute_the_same(options: dict):
+    pru = PRU(12, 16, 2, bidirectional=True, **options).eval()
+    buffer = io.BytesIO()
+    torch.save(pru.state_dict(), buffer)
+    buffer.seek(0)
+    loaded = PRU(12, 16, 2, bidirectional=True, **options).eval()
+    x = torch.randn(3, 2, 12)
+    assert not torch.equal(loaded(x)[0], pru(x)[0])
+    loaded.load_state_dict(torch.load(buffer, weights_only=True))
+    deep, pickled = copy.deepcopy(pru), pickle.loads(pickle.dumps(pru))
+    for other in (loaded, deep, pickled):
+        assert torch.equal(other(x)[0], pru(x)[0])
+        assert repr(other) == repr(pru)
+        mine = {parameter.data_ptr() for parameter in pru.parameters()}
+        assert not mine & {parameter.data_ptr() for parameter in other.parameters()}
+
+
+def test_a_copy_takes_the_generator_along():
+    pru = PRU(8, 8, weight_drop=0.5)
+    pru.generator = torch.Generator().manual_seed(3)
+    x, other = torch.randn(3, 2, 8), copy.deepcopy(pru)
+    assert torch.equal(pru(x)[0], other(x)[0])
+
+
+@pytest.mark.parametrize("backend", ["auto", "loop", "reference"])
+def test_autocast_computes_in_bfloat16(backend: str):
+    pru = PRU(16, 16, 2, bidirectional=True, init="lstm", backend=backend)
+    x, h0, c0 = torch.randn(6, 3, 16), torch.randn(4, 3, 16), torch.randn(4, 3, 16)
+    exact = pru(x, (h0, c0))
+    with torch.autocast("cpu", torch.bfloat16):
+        y, (h, c) = pru(x, (h0, c0))
+        assert pru(x)[0].dtype == torch.bfloat16
+    assert (y.dtype, h.dtype, c.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
+    for mine, theirs in zip((y, h, c), (exact[0], *exact[1]), strict=True):
+        assert 0 < (mine - theirs).abs().max() < 0.03
+    y.float().square().sum().backward()
+    grads = {name: parameter.grad.clone() for name, parameter in pru.named_parameters()}
+    pru.zero_grad()
+    exact[0].square().sum().backward()
+    for name, parameter in pru.named_parameters():
+        assert grads[name].dtype == torch.float32
+        assert (grads[name] - parameter.grad).norm() < 0.03 * parameter.grad.norm(), name
+
+
+@pytest.mark.parametrize("pooling", ["max", "convolution"])
+def test_autocast_of_contexts_without_a_fast_path(pooling: str):
+    pru = PRU(16, 16, context_transform="pyramidal", pooling=pooling)
+    states = torch.zeros(1, 3, 16), torch.zeros(1, 3, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        y, (h, c) = pru(torch.randn(4, 3, 16), states)
+    assert (y.dtype, h.dtype, c.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
+
+
+def test_cell_has_the_layers_parameters():
+    cell, pru = PRUCell(8, 8), PRU(8, 8)
+    pru.cells[0].load_state_dict(cell.state_dict())
+    x = torch.randn(2, 8)
+    torch.testing.assert_close(pru(x[None])[0][0], cell(x)[0])
+
+
+def test_half_states_of_a_window_go_on_to_the_next():
+    for backend in ("loop", "reference"):
+        pru = set_backend(PRU(8, 8, 2, bidirectional=False), backend)
+        x = torch.randn(6, 2, 8)
+        whole, (h, c) = pru(x)
+        first, state = pru(x[:4])
+        second, state = pru(x[4:], state)
+        torch.testing.assert_close(torch.cat([first, second]), whole)
+        torch.testing.assert_close(state, (h, c))
+
+
+def _train_one_step(rank: int, address: str, results: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    pru, x = _model_and_batch()
+    wrapped = DistributedDataParallel(pru)
+    wrapped(x[:, 2 * rank : 2 * rank + 2])[0].square().mean().backward()
+    torch.save({name: p.grad for name, p in pru.named_parameters()}, f"{results}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def _model_and_batch() -> tuple[PRU, torch.Tensor]:
+    torch.manual_seed(1)
+    return PRU(8, 8, 2, bidirectional=True, dtype=torch.float64), torch.randn(5, 4, 8, dtype=torch.float64)
+
+
+def test_two_processes_have_the_gradient_of_one(tmp_path):
+    mp.spawn(_train_one_step, (f"file://{tmp_path}/meet", str(tmp_path)), nprocs=2)
+    pru, x = _model_and_batch()
+    pru(x)[0].square().mean().backward()
+    expected = {name: parameter.grad for name, parameter in pru.named_parameters()}
+    for rank in range(2):
+        assert_all_close(torch.load(tmp_path / f"{rank}.pt", weights_only=True), expected, rtol=0, atol=1e-12)
