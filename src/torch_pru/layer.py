@@ -30,7 +30,8 @@ class PRU(nn.Module):
         batch_first: whether input and output are (B, T, …) instead of (T, B, …).
         dropout: rate of the dropout on the output of every layer but the last.
         bidirectional: whether each layer also runs backwards; its output is then 2·M wide.
-        levels: K, pyramidal levels.
+        levels: K, levels of pyramidal transforms; like the other settings of a transform, it says nothing
+            to a layer that has no such transform.
         groups: g, groups of grouped transforms.
         input_groups: groups of the input's level matrices. With ``input_transform="grouped"`` it is
             the number of groups of the input, where 1 means as many as ``groups``.

@@ -185,3 +185,18 @@ def test_some_arguments_without_gradient():
         only = {other: tensor.detach() for other, tensor in tensors.items()} | {name: tensors[name]}
         results = recurrence(*only.values(), **keywords)
         assert_all_close(gradients(results, **{name: tensors[name]}), {name: expected[name]})
+
+
+@pytest.mark.parametrize("backend", ["loop", "reference"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_padding_may_hold_anything(backend: str, reverse: bool):
+    tensors, keywords = problem(lengths=[2, 4, 1], reverse=reverse)
+    run = functools.partial(recurrence, **keywords, backend=backend)
+    clean = run(**tensors)
+    with torch.no_grad():
+        for column, length in enumerate([2, 4, 1]):
+            tensors["gates"][length:, column] = torch.nan
+    dirty = run(**tensors)
+    assert_all_close(dict(enumerate(dirty)), dict(enumerate(clean)))
+    for name, gradient in gradients(dirty, **tensors).items():
+        assert gradient.isfinite().all(), name

@@ -48,8 +48,9 @@ def recurrence(
             unit a, both inside group j.
         bias: (4, M) or None.
         h0, c0: (B, M), the states before the first step.
-        lengths: (B,), valid steps of each column (1 to T). After them the state is frozen and the
-            output is zero. Without it every step is valid.
+        lengths: (B,), valid steps of each column, 1 to T (on a GPU the values are not looked at: the
+            host would wait). After them the state is frozen and the output is zero. Without it every
+            step is valid.
         reverse: run from each column's last valid step to step 0; outputs stay at their positions.
         backend: one of ``BACKENDS``.
 

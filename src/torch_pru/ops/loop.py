@@ -57,7 +57,7 @@ def forward(
         if valid is not None:  # a finished column keeps its state and puts out zeros
             c_next.copy_(torch.where(valid[t], c_next, c))
             h = torch.where(valid[t], out[t], h)
-            out[t].mul_(valid[t])
+            out[t].masked_fill_(~valid[t], 0)  # not a product: padding may hold anything
         else:
             h = out[t]
         c = c_next
@@ -140,11 +140,13 @@ def backward(
             passed_h, passed_c = grad_h * ~valid[t], grad_c * ~valid[t]
             grad_h_here, grad_c = grad_h_here * valid[t], grad_c * valid[t]
         _gate_backward(activations[t], cells[t], c_before, grad_h_here, grad_c, grad_gates[t], scratch)
+        if valid is not None:
+            grad_gates[t].masked_fill_(~valid[t].unsqueeze(-1), 0)
         grad_z_by_group.copy_(grad_gates[t].view(batch, 4, groups, width).permute(2, 0, 1, 3))
         torch.bmm(grad_z_by_group.view(groups, batch, 4 * width), by_group, out=grad_h_by_group)
         grad_h = grad_h_by_group.transpose(0, 1).reshape(batch, hidden)
         if valid is not None:
-            grad_h, grad_c = grad_h + passed_h, grad_c + passed_c
+            grad_h, grad_c = grad_h + passed_h, torch.where(valid[t], grad_c, passed_c)
     grad_weight = _weight_gradient(grad_gates, out, h0, groups, lengths, reverse)
     return (
         grad_gates,

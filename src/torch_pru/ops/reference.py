@@ -67,6 +67,8 @@ def scan(
     """
     steps = range(gates.shape[0])
     valid = None if lengths is None else valid_steps(gates.shape[0], lengths.to(gates.device))
+    if valid is not None:
+        gates = gates.masked_fill(~valid.unsqueeze(-1), 0)  # padding may hold anything, NaN too
     h, c = h0.to(gates.dtype), c0.to(cell_dtype(gates.dtype))
     outputs: list[Tensor] = []
     for t in reversed(steps) if reverse else steps:
