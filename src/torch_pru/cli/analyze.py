@@ -1,0 +1,59 @@
+"""``pru analyze``: the paper's figures for one's own runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torch_pru.cli.console import output
+from torch_pru.cli.progress import bar
+
+
+def analyze(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, shown side by side.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the figures go.")],
+    sentence: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="For saliency, with the word to predict in brackets (without: the last); may be repeated.",
+            show_default="the paper's five, or some of the validation text",
+        ),
+    ] = None,
+    top1: Annotated[
+        bool, typer.Option("--top1", help="Saliency of each model's own first guess, not of the reference.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="confidence, embeddings, saliency, coverage, curves or sweep; may be repeated.",
+            show_default="all",
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+) -> None:
+    """Draw what the paper's analysis draws: SVG and PNG, the numbers as JSON, and one HTML page.
+
+    Curves and sweep need no weights: copies of run folders will do for --only curves --only sweep.
+    """
+    from torch_pru.analysis import analyze as write_analyses
+    from torch_pru.lm.training.distributed import choose_device
+
+    sections = write_analyses(
+        runs,
+        out,
+        only=only or None,
+        sentences=sentence or None,
+        top1=top1,
+        device=choose_device(device),
+        watch=bar,
+    )
+    console = output()
+    for section in sections:
+        console.print(f"{section.title}: {section.sentence}", markup=False)
+        for picture in section.pictures:
+            if picture.sentence:
+                console.print(f"  {picture.sentence}", markup=False)
+    console.print(str(out / "index.html"), soft_wrap=True, markup=False)

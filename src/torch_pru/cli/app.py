@@ -1,0 +1,89 @@
+"""The commands put together, and what becomes of errors."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from torch_pru.cli import analyze, data, evaluate, generate, recipes, report, train
+from torch_pru.cli.console import complain, show_warning
+from torch_pru.errors import PRUError
+
+
+class Commands(TyperGroup):
+    """Turns errors into one line and a status: 2 for a mistake, 1 for a disk or memory that is full."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command."""
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = show_warning
+                return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # `pru generate ... | head`: typer ends quietly
+        except (PRUError, OSError, RuntimeError) as error:
+            status = status_of(error)
+            if status is None or ctx.params.get("debug"):
+                raise
+            complain(str(error))
+            raise typer.Exit(status) from None
+
+
+def status_of(error: Exception) -> int | None:
+    """The exit status of an error that needs no traceback; None for one that does.
+
+    Example:
+        >>> status_of(PRUError("groups=3 does not divide hidden_size=1400"))
+        2
+    """
+    if isinstance(error, PRUError):
+        return 2
+    # By name, because importing torch for it would make `pru --help` slow.
+    return 1 if isinstance(error, OSError) or type(error).__name__ == "OutOfMemoryError" else None
+
+
+app = typer.Typer(
+    name="pru",
+    cls=Commands,
+    help="Train, evaluate and sample word language models of pyramidal recurrent units.",
+    epilog="Begin with: pru train",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for command in (
+    train.train,
+    train.resume,
+    train.finetune,
+    evaluate.evaluate,
+    generate.generate,
+    recipes.recipes,
+    recipes.params,
+    data.data,
+    report.report,
+    analyze.analyze,
+):
+    app.command()(command)
+
+
+@app.callback()
+def common(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where in the code an error came from.")
+    ] = False,
+) -> None:
+    """Options of every command; `Commands.invoke` reads them."""
+
+
+def main() -> None:
+    """What the installed command ``pru`` calls.
+
+    Example:
+        >>> main()                                                          # doctest: +SKIP
+    """
+    app(prog_name="pru")

@@ -1,0 +1,65 @@
+"""Where the commands print. Of several processes only the first one does."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+from rich.console import Console
+
+
+def rank() -> int:
+    """The number of this process among those that ``torchrun`` started; 0 without it.
+
+    Example:
+        >>> rank()
+        0
+    """
+    return int(os.environ.get("RANK", "0"))
+
+
+def output() -> Console:
+    """For results, on standard output.
+
+    Example:
+        >>> output().print("perplexity 56.56")
+        perplexity 56.56
+    """
+    return Console(quiet=rank() != 0, highlight=False)
+
+
+def messages() -> Console:
+    """For progress and warnings, on standard error, so that results can be piped.
+
+    Example:
+        >>> messages().stderr
+        True
+    """
+    return Console(stderr=True, quiet=rank() != 0, highlight=False)
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning as one line, without its place in the code; takes the place of ``warnings.showwarning``.
+
+    Example:
+        >>> show_warning("the checkpoint is damaged; trying the one before it", UserWarning, "", 0)
+    """
+    messages().print(f"pru: warning: {message}", soft_wrap=True, markup=False)
+
+
+def complain(text: str) -> None:
+    """One line on standard error. Every process may: an error of one of them must not be lost.
+
+    Example:
+        >>> complain("there is no recipe 'ptb-pru-g5'; did you mean 'ptb-pru-g4'?")
+    """
+    who = f"pru (rank {rank()})" if rank() else "pru"
+    print(f"{who}: error: {' '.join(text.split())}", file=sys.stderr)

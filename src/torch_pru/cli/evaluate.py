@@ -1,0 +1,182 @@
+"""``pru evaluate``: perplexity of a run."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from torch_pru.cli.console import output
+from torch_pru.cli.progress import bar
+from torch_pru.errors import PRUError, check_choice
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from torch_pru.lm.data import Corpus
+    from torch_pru.lm.evaluation import GradientStatistics
+    from torch_pru.lm.model import LanguageModel
+    from torch_pru.lm.run import RunFolder
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    split: Annotated[str | None, typer.Option(help="valid or test.", show_default="valid")] = None,
+    text: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Score this text instead of a split.")
+    ] = None,
+    dynamic: Annotated[bool, typer.Option("--dynamic", help="Also with dynamic evaluation.")] = False,
+    cache: Annotated[bool, typer.Option("--cache", help="Also with a continuous cache.")] = False,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune", help="First choose their settings on validation; the run keeps and uses them."
+        ),
+    ] = False,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Columns read side by side; reported scores are at 1.")
+    ] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Score a text with a run's best weights: perplexity, tokens scored, seconds.
+
+    At batch 1 every predicted token counts, N - 1 of a split.
+
+    Scores of a split at batch 1 are kept in the run's scores.json, for pru report.
+    """
+    from torch_pru.lm.data import encode_text
+    from torch_pru.lm.evaluation.scores import save_scores
+    from torch_pru.lm.run import RunFolder
+
+    methods = [name for name, wanted in (("dynamic", dynamic), ("cache", cache)) if wanted]
+    check_options(split, text, methods, tune=tune, batch=batch)
+    split = split or "valid"
+    work = Evaluation(RunFolder.open(run), device)
+    ids = work.corpus.split(split) if text is None else encode_text(text, work.run.vocabulary)
+    if tune:
+        for method in methods:
+            work.tune(method)
+    found = {method: work.score(method, ids, batch) for method in ("static", *methods)}
+    show(str(text or split), found, set(work.scores.tuning), as_json=as_json)
+    if text is None and batch == 1:
+        for method, entry in found.items():
+            work.scores.results.setdefault(method, {})[split] = entry
+        save_scores(work.scores, work.run.path)
+
+
+def check_options(
+    split: str | None, text: Path | None, methods: list[str], *, tune: bool, batch: int
+) -> None:
+    """Refuse options that do not go together."""
+    if split is not None:
+        check_choice("--split", split, ("valid", "test"))
+    if split is not None and text is not None:
+        raise PRUError("--split and --text exclude each other: score a split of the run's corpus, or a file")
+    if tune and not methods:
+        raise PRUError("--tune chooses the settings of --dynamic or --cache; give one of them")
+    if methods and batch != 1:
+        raise PRUError(f"--batch {batch}: --{methods[0]} reads the text in one piece; leave out --batch")
+
+
+class Evaluation:
+    """A run's model with what its scores need, each loaded or gathered when it is first asked for."""
+
+    def __init__(self, run: RunFolder, device: str) -> None:
+        from torch_pru.lm.evaluation.scores import scores_for
+        from torch_pru.lm.training.distributed import choose_device
+
+        self.run = run
+        self.model = run.model(device=choose_device(device))
+        self.scores = scores_for(self.model, run.path)
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The corpus of the run, with the words it had then."""
+        from torch_pru.lm.data import load_corpus
+
+        name = self.run.config.data.corpus
+        corpus = load_corpus(name)
+        if corpus.vocabulary != self.run.vocabulary:
+            raise PRUError(f"corpus {name!r} has other words than when {self.run.path} was trained on it")
+        return corpus
+
+    @cached_property
+    def statistics(self) -> GradientStatistics:
+        """Gradients over the training text, for dynamic evaluation."""
+        from torch_pru.lm.evaluation import gradient_statistics
+
+        with bar("gradient statistics") as advance:
+            return gradient_statistics(self.model, self.corpus.train, progress=advance)
+
+    def tune(self, method: str) -> None:
+        """Choose the method's settings on the validation text, and keep them in the run folder."""
+        from torch_pru.lm.evaluation import tune_cache, tune_dynamic
+        from torch_pru.lm.evaluation.scores import save_scores
+
+        statistics = self.statistics if method == "dynamic" else None
+        with bar(f"tuning {method}") as advance:
+
+            def on_try(_: object, done: int, total: int) -> None:
+                advance(done, total)
+
+            if statistics is not None:
+                self.scores.note_tuning(
+                    method, tune_dynamic(self.model, self.corpus.valid, statistics, on_try=on_try)
+                )
+            else:
+                self.scores.note_tuning(method, tune_cache(self.model, self.corpus.valid, on_try=on_try))
+        save_scores(self.scores, self.run.path)
+
+    def score(self, method: str, ids: Tensor, batch: int) -> dict[str, Any]:
+        """The score of ``ids`` (N,) by one method, as plain values."""
+        from torch_pru.lm.evaluation import score, score_cache, score_dynamic
+        from torch_pru.lm.evaluation.scores import entry
+
+        statistics = self.statistics if method == "dynamic" else None
+        settings: Any = None if method == "static" else self.scores.settings(method)
+        with bar(f"scoring ({method})") as advance:
+            if statistics is not None:
+                found = score_dynamic(self.model, ids, statistics, settings, progress=advance)
+            elif method == "cache":
+                found = score_cache(self.model, ids, settings, progress=advance)
+            else:
+                found = score(self.model, ids, batch=batch, progress=advance)
+        return entry(found, device_name(self.model), settings)
+
+
+def show(text: str, found: dict[str, dict[str, Any]], tuned: set[str], *, as_json: bool) -> None:
+    """Print the scores of a text, by method."""
+    console = output()
+    if as_json:
+        console.print_json(json.dumps({"text": text, **found}))
+        return
+    table = Table("", box=None, pad_edge=False)
+    for heading in ("perplexity", "nats", "tokens", "seconds"):
+        table.add_column(heading, justify="right")
+    for method, entry in found.items():
+        table.add_row(
+            f"{text}, {method}",
+            f"{entry['perplexity']:.2f}",
+            f"{entry['nll']:.4f}",
+            f"{entry['tokens']:,}",
+            f"{entry['seconds']:.1f}",
+        )
+    console.print(table)
+    for method, entry in found.items():
+        if "settings" in entry:
+            values = ", ".join(f"{name} {value:g}" for name, value in entry["settings"].items())
+            origin = "tuned on validation" if method in tuned else "published defaults, not tuned"
+            console.print(f"{method}: {values} ({origin})", soft_wrap=True)
+
+
+def device_name(model: LanguageModel) -> str:
+    """The device a model is on, a GPU by its name."""
+    import torch
+
+    device = next(model.parameters()).device
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

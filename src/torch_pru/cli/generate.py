@@ -1,0 +1,74 @@
+"""``pru generate``: text from a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torch_pru.cli.console import output
+
+
+def generate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    prompt: Annotated[str, typer.Option(help="Words to go on from.")] = "",
+    words: Annotated[int, typer.Option(min=1, help="How many words.")] = 100,
+    temperature: Annotated[
+        float, typer.Option(help="Below 1 likelier words, above 1 wilder; 0: the likeliest.")
+    ] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest words only.")] = None,
+    top_p: Annotated[float, typer.Option(help="Draw from the likeliest words that add up to this.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    unknown: Annotated[
+        bool, typer.Option("--unknown", help="Let <unk> be drawn; otherwise it never is.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+) -> None:
+    """Write text, word by word as it comes. Sentences end in a line break."""
+    from itertools import islice
+
+    from torch_pru.lm.data.king_james import split_words
+    from torch_pru.lm.evaluation import generate as generate_words
+    from torch_pru.lm.run import RunFolder
+    from torch_pru.lm.training.distributed import choose_device
+
+    folder = RunFolder.open(run)
+    # A prompt is cut into words as the run's corpus was: the named texts of others come cut already.
+    given = split_words(prompt) if folder.config.data.corpus == "king-james" else prompt.split()
+    drawn = generate_words(
+        folder.model(device=choose_device(device)),
+        folder.vocabulary,
+        given,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        unknown=unknown,
+    )
+    console = output()
+    for piece in lines_of([*given], islice(drawn, words)):
+        console.print(piece, end="", markup=False, soft_wrap=True)
+        console.file.flush()
+    console.print()
+
+
+def lines_of(prompt: list[str], drawn: Iterator[str]) -> Iterator[str]:
+    """Words with the space or line break before each; ``<eos>`` is a line break.
+
+    Example:
+        >>> "".join(lines_of(["in"], iter(["the", "<eos>", "and"])))
+        'in the\\nand'
+    """
+    from torch_pru.lm.data.text import EOS
+
+    yield " ".join(prompt)
+    gap = " " if prompt else ""
+    for word in drawn:
+        if word == EOS:
+            yield "\n"
+            gap = ""
+        else:
+            yield gap + word
+            gap = " "

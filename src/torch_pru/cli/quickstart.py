@@ -1,0 +1,64 @@
+"""What a run on the built-in text shows at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from torch_pru.cli.console import output
+from torch_pru.cli.evaluate import Evaluation
+
+if TYPE_CHECKING:
+    from torch_pru.lm.run import RunFolder
+
+NEXT = """\
+What to try next:
+  pru generate {run} --prompt "In the beginning" --temperature 0.8
+  pru evaluate {run} --split test --cache --tune
+  pru recipes                  the paper's models
+  pru data ptb                 then: pru train ptb-pru-g4"""
+
+
+def show_quickstart(run: RunFolder) -> None:
+    """Perplexities beside those of a count-based model, three sentences, and what to try next."""
+    from torch_pru.lm.data import kneser_ney_bigram_perplexity
+    from torch_pru.lm.evaluation import generate
+    from torch_pru.lm.evaluation.scores import save_scores
+
+    console = output()
+    work = Evaluation(run, run.config.training.device)
+    table = Table("", box=None, pad_edge=False)
+    for heading in ("this model", "Kneser-Ney bigram", "better by"):
+        table.add_column(heading, justify="right")
+    for split in ("valid", "test"):
+        ids = work.corpus.split(split)
+        entry = work.score("static", ids, batch=1)
+        work.scores.results.setdefault("static", {})[split] = entry
+        bigram = kneser_ney_bigram_perplexity(work.corpus.train, ids, len(work.corpus.vocabulary))
+        ours = entry["perplexity"]
+        table.add_row(f"{split} perplexity", f"{ours:.2f}", f"{bigram:.2f}", f"{1 - ours / bigram:.0%}")
+    save_scores(work.scores, run.path)
+    console.print(table)
+    words = generate(work.model, run.vocabulary, temperature=0.8, seed=run.config.training.seed)
+    for sentence in islice(sentences(words), 3):
+        console.print(f"\n  {sentence}", markup=False)
+    console.print("\n" + NEXT.format(run=run.path), soft_wrap=True)
+
+
+def sentences(words: Iterator[str]) -> Iterator[str]:
+    """Words joined up to each ``<eos>``, empty sentences left out; one of 60 words is broken off.
+
+    Example:
+        >>> list(islice(sentences(iter(["<eos>", "he", "wept", "<eos>", "and"] * 2)), 2))
+        ['he wept', 'and']
+    """
+    sentence: list[str] = []
+    for word in words:
+        if word != "<eos>":
+            sentence.append(word)
+        if sentence and (word == "<eos>" or len(sentence) == 60):
+            yield " ".join(sentence)
+            sentence = []

@@ -1,0 +1,114 @@
+"""``pru recipes`` and ``pru params``: what can be trained, and how large it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from torch_pru.cli.console import output
+
+if TYPE_CHECKING:
+    from torch_pru.lm.config import Config
+
+VOCABULARIES = {"ptb": 10_000, "wikitext-2": 33_278}  # counted without the texts at hand
+
+TRANSFORMS = {"linear": "LT", "grouped": "GLT", "pyramidal": "PT"}
+
+
+def recipes(
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Only those that begin so: ptb, wt2-awd, ...")
+    ] = "",
+) -> None:
+    """List the recipes with the paper's perplexities."""
+    from torch_pru.errors import PRUError, nearest
+    from torch_pru.lm.recipe import list_recipes, load_recipe
+
+    names = [name for name in list_recipes() if name.startswith(prefix)]
+    if not names:
+        raise PRUError(f"no recipe begins with {prefix!r}{nearest(prefix, list_recipes())}")
+    console = output()
+    table = Table(box=None, pad_edge=False)
+    table.add_column("recipe", no_wrap=True, min_width=max(map(len, names)))
+    wide = console.width >= 80
+    for heading in ("model", "epochs") if wide else ():
+        table.add_column(heading, no_wrap=True)
+    for heading in ("paper valid", "test"):
+        table.add_column(heading, justify="right")
+    for name in names:
+        config = load_recipe(name)
+        details = [describe(config), str(config.training.epochs)] if wide else []
+        table.add_row(name, *details, *paper_scores(name))
+    console.print(table)
+
+
+def params(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's name, or a TOML file.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+    ] = None,
+) -> None:
+    """Count a recipe's parameters."""
+    import torch
+
+    from torch_pru.cli.settings import parse_settings
+    from torch_pru.lm.data import load_corpus
+    from torch_pru.lm.model import LanguageModel, parameter_counts
+    from torch_pru.lm.recipe import load_recipe
+
+    config = load_recipe(recipe, parse_settings(settings))
+    words = VOCABULARIES.get(config.data.corpus) or len(load_corpus(config.data.corpus).vocabulary)
+    with torch.device("meta"):  # shapes without memory
+        counts = parameter_counts(LanguageModel(config.model, config.regularisation, words))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_row("embedding", f"{counts.embedding:,}")
+    table.add_row("recurrent", f"{counts.recurrent:,}")
+    table.add_row("decoder (tied: what it adds)", f"{counts.decoder:,}")
+    table.add_row("total", f"{counts.total:,}")
+    table.add_row("the paper's total: embedding + recurrent", f"{counts.embedding + counts.recurrent:,}")
+    output().print(table)
+
+
+def describe(config: Config) -> str:
+    """A model in a few words; transforms other than the PRU's own as the paper writes them, context / input.
+
+    Example:
+        >>> from torch_pru.lm.recipe import load_recipe
+        >>> describe(load_recipe("ptb-pru-g4")), describe(load_recipe("ptb-ablation-lt-pt"))
+        ('PRU 1400-1400-400 K=2 g=4', 'PRU 600 LT/PT K=4')
+    """
+    model = config.model
+    words = [model.unit.upper(), "-".join(str(size) for size in model.hidden)]
+    if model.unit == "pru":
+        transforms = (model.context_transform, model.input_transform)
+        if transforms != ("grouped", "pyramidal"):
+            words.append("/".join(TRANSFORMS[name] for name in transforms))
+        words += [f"K={model.levels}"] if "pyramidal" in transforms else []
+        words += [f"g={model.groups}"] if "grouped" in transforms else []
+    if model.experts > 1:
+        words.append(f"{model.experts} softmaxes")
+    return " ".join(words)
+
+
+def paper_scores(recipe: str) -> tuple[str, str]:
+    """The paper's validation and test perplexity before finetuning; empty where it has none.
+
+    Example:
+        >>> paper_scores("ptb-pru-g4")
+        ('64.76', '62.42')
+    """
+    from torch_pru.lm.paper import ABLATIONS, MAIN, POOLING
+
+    for row in MAIN:
+        if row.recipe == recipe and not row.finetuned:
+            return f"{row.valid:.2f}", f"{row.test:.2f}"
+    corpus, _, rest = recipe.partition("-")
+    if rest in (ablations := ABLATIONS | POOLING):
+        _, ptb, wt2 = ablations[rest]
+        return f"{ptb if corpus == 'ptb' else wt2:.2f}", ""
+    return "", ""

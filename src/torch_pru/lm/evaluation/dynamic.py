@@ -1,0 +1,215 @@
+"""Dynamic evaluation (Krause et al., 2018): the model goes on learning from the text it has scored.
+
+Before it, one pass over the training text gathers the root mean square of every weight's gradient.
+Then the text is read in segments of a few tokens. Each is scored first and learned from afterwards:
+
+    w  <-  w  -  lr * gradient / (RMS + epsilon)  +  decay * (w0 - w)
+    decay  =  min(1, lambda * RMS / mean RMS)
+
+where w0 are the trained weights. The mean RMS is the unweighted mean over tensors of each tensor's
+mean, so fusing or splitting weights changes what a given lambda does.
+
+**Two published scales.** Settings here are on the newer scale, that of the public code's defaults and
+grid (lr 3e-5 to 1e-4, lambda 1e-3 to 5e-3, epsilon 2e-5). The settings printed in the paper (lr 0.002,
+lambda 0.02, epsilon 0.001) are on an older one, on which the squares were summed instead of averaged:
+divide lr and epsilon by the square root of the number of segments of the training pass, and lambda by
+the number of weight tensors; `DynamicSettings.from_old_scale` does that. For AWD-LSTM on PTB (1,859
+segments) lr 0.002 becomes 4.6e-5 and epsilon 2.3e-5.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...errors import PRUError, check_positive
+from ..model import LanguageModel
+from .mode import evaluating
+from .static import Progress, Score, text_columns
+
+
+@dataclass(frozen=True)
+class DynamicSettings:
+    """How fast the weights follow the text and how strongly they are drawn back.
+
+    Attributes:
+        learning_rate: step of the update, on the newer scale; 0 gives the static score.
+        decay: lambda, the pull towards the trained weights.
+        epsilon: keeps the step of a weight with tiny gradients finite.
+        segment: tokens scored between two updates. The public code scales learning rate and decay
+            in proportion to it, starting from 5.
+
+    Example:
+        >>> DynamicSettings(learning_rate=4e-5)
+        DynamicSettings(learning_rate=4e-05, decay=0.002, epsilon=2e-05, segment=5)
+    """
+
+    learning_rate: float = 5e-5
+    decay: float = 2e-3
+    epsilon: float = 2e-5
+    segment: int = 5
+
+    def __post_init__(self) -> None:
+        check_positive("segment", self.segment)
+        for name in ("learning_rate", "decay"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise PRUError(f"{name}={value!r} must be a number of at least 0")
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise PRUError(f"epsilon={self.epsilon!r} must be a number above 0")
+
+    @classmethod
+    def from_old_scale(
+        cls, learning_rate: float, decay: float, epsilon: float, statistics: GradientStatistics
+    ) -> DynamicSettings:
+        """Settings on the older published scale, for the model and text that ``statistics`` come from.
+
+        Example:
+            >>> DynamicSettings.from_old_scale(0.002, 0.02, 0.001, statistics)      # doctest: +SKIP
+            DynamicSettings(learning_rate=4.6e-05, decay=0.0014, epsilon=2.3e-05, segment=5)
+        """
+        root = math.sqrt(statistics.segments)
+        return cls(learning_rate / root, decay / len(statistics.rms), epsilon / root)
+
+
+@dataclass(frozen=True)
+class GradientStatistics:
+    """Root mean square of the gradients over the training text.
+
+    Attributes:
+        rms: one tensor a parameter, in the order of ``model.parameters()``.
+        segments: how many segments were averaged over.
+    """
+
+    rms: list[Tensor]
+    segments: int
+
+    @property
+    def mean(self) -> Tensor:
+        """The unweighted mean over tensors of each tensor's mean."""
+        return torch.stack([rms.mean() for rms in self.rms]).mean()
+
+
+@torch.enable_grad()  # also where the caller has switched gradients off
+def gradient_statistics(
+    model: LanguageModel,
+    train: Tensor,
+    *,
+    batch: int = 100,
+    segment: int = 5,
+    progress: Progress | None = None,
+) -> GradientStatistics:
+    """RMS of every weight's gradient over the training text, segment by segment.
+
+    Args:
+        model: the trained model.
+        train: (N,) the training text.
+        batch: columns read side by side; each segment's loss is the mean over all of them.
+        segment: steps of one gradient, the same as in `score_dynamic`.
+        progress: called after each segment.
+
+    Example:
+        >>> statistics = gradient_statistics(model, corpus.train)           # doctest: +SKIP
+        >>> statistics.segments                                             # doctest: +SKIP
+        1859
+    """
+    check_positive("segment", segment)
+    parameters = _learned(model)
+    squares = [torch.zeros_like(parameter) for parameter in parameters]
+    text = text_columns(model, train, batch)
+    segments = 0
+    with evaluating(model, gradients=True):
+        for nll in _segments(model, text, segment, progress):
+            gradients = torch.autograd.grad(nll.mean(), parameters, materialize_grads=True)
+            torch._foreach_addcmul_(squares, gradients, gradients)
+            segments += 1
+    torch._foreach_div_(squares, float(segments))
+    return GradientStatistics(list(torch._foreach_sqrt(squares)), segments)
+
+
+@torch.enable_grad()
+def score_dynamic(
+    model: LanguageModel,
+    ids: Tensor,
+    statistics: GradientStatistics,
+    settings: DynamicSettings = DynamicSettings(),  # noqa: B008  (frozen)
+    *,
+    progress: Progress | None = None,
+) -> Score:
+    """Perplexity of ``ids`` (N,) at batch 1, adapting after every segment.
+
+    The weights are restored exactly at the end, whatever ends it.
+
+    Args:
+        model: the trained model.
+        ids: (N,) the text; N - 1 tokens are scored, each before anything is learned from it.
+        statistics: from `gradient_statistics` of the same model.
+        settings: tuned on validation, see `torch_pru.lm.evaluation.tune`.
+        progress: called after each segment.
+
+    Example:
+        >>> statistics = gradient_statistics(model, corpus.train)           # doctest: +SKIP
+        >>> score_dynamic(model, corpus.test, statistics).perplexity        # doctest: +SKIP
+        55.2
+    """
+    start = time.perf_counter()
+    parameters = _learned(model)
+    if [rms.shape for rms in statistics.rms] != [parameter.shape for parameter in parameters]:
+        raise PRUError("the gradient statistics belong to another model: gather them with this one")
+    text = text_columns(model, ids, 1)
+    step = [settings.learning_rate / (rms + settings.epsilon) for rms in statistics.rms]
+    pull = [(settings.decay / statistics.mean * rms).clamp(max=1.0) for rms in statistics.rms]
+    total = torch.zeros((), dtype=torch.float64, device=text.device)
+    with evaluating(model, gradients=True), restored(parameters) as trained:
+        for nll in _segments(model, text, settings.segment, progress):
+            total += nll.detach().sum(dtype=torch.float64)
+            gradients = torch.autograd.grad(nll.mean(), parameters, materialize_grads=True)
+            with torch.no_grad():
+                torch._foreach_lerp_(parameters, trained, pull)  # w + decay * (w0 - w)
+                torch._foreach_addcmul_(parameters, gradients, step, value=-1.0)
+        tokens = len(text) - 1
+        return Score(total.item() / tokens, tokens, time.perf_counter() - start)
+
+
+@contextmanager
+def restored(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Hand out copies of ``parameters`` and copy them back at the end, also after an exception.
+
+    Example:
+        >>> weight = torch.ones(2)
+        >>> with restored([weight]):
+        ...     weight += 1
+        >>> weight
+        tensor([1., 1.])
+    """
+    saved = [parameter.detach().clone() for parameter in parameters]
+    try:
+        yield saved
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(parameters, saved)
+
+
+def _segments(
+    model: LanguageModel, text: Tensor, segment: int, progress: Progress | None
+) -> Iterator[Tensor]:
+    """The losses (n,) of each segment of ``text`` (T, B), with their graph, by the weights of that moment."""
+    steps, batch = len(text) - 1, text.shape[1]
+    state = model.initial_state(batch, text.device)
+    for start in range(0, steps, segment):
+        stop = min(start + segment, steps)
+        hidden = model.hidden(text[start:stop], state, None)
+        yield model.nll(hidden.raw.flatten(0, 1), text[start + 1 : stop + 1].flatten())
+        state = [(h.detach(), c.detach()) for h, c in hidden.state]
+        if progress is not None:
+            progress(stop * batch, steps * batch)
+
+
+def _learned(model: LanguageModel) -> list[Tensor]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -1,0 +1,123 @@
+"""Text from a model, word by word."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ...errors import PRUError, check_positive, check_probability
+from ..data.text import EOS
+from ..data.vocabulary import Vocabulary
+from ..model import LanguageModel
+from .mode import evaluating
+
+
+def generate(
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    prompt: Sequence[str] = (),
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    seed: int | None = None,
+    unknown: bool = False,
+) -> Iterator[str]:
+    """Yield words for ever, each as soon as it is drawn; ``<eos>`` ends a sentence.
+
+    The text begins after an ``<eos>`` and the prompt. ``<unk>`` is never drawn unless ``unknown`` is
+    true: its probability is shared out over the other words.
+
+    Args:
+        model: the language model.
+        vocabulary: of the run that the model comes from.
+        prompt: words to go on from; those outside the vocabulary are read as ``<unk>``, or refused
+            where the vocabulary has none.
+        temperature: below 1 more likely words, above 1 more surprising ones; 0 takes the likeliest.
+        top_k: draw from the k likeliest words only.
+        top_p: draw from the fewest words whose probabilities reach p.
+        seed: the same seed gives the same words; None draws new ones each time.
+        unknown: whether ``<unk>`` may be drawn.
+
+    Example:
+        >>> from itertools import islice
+        >>> words = generate(model, run.vocabulary, ["in", "the"], seed=1)  # doctest: +SKIP
+        >>> " ".join(islice(words, 5))                                      # doctest: +SKIP
+        'beginning god created the heaven'
+    """
+    _check(temperature, top_k, top_p)
+    start = vocabulary.encode([EOS, *prompt])
+    barred = None if unknown else vocabulary.unknown
+    return _words(model, vocabulary, start, barred, temperature, top_k, top_p, seed)
+
+
+def sample(
+    log_probabilities: Tensor,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Draw one id from (V,) log-probabilities, cut to the likeliest as asked.
+
+    Temperature comes first, then top-k, then top-p of what is left. The draw is made on the CPU in
+    float64, so that a seed gives the same words on every device that gives the same probabilities.
+
+    Example:
+        >>> sample(torch.tensor([0.1, 0.7, 0.2]).log(), temperature=0)
+        tensor(1)
+    """
+    ranked, ids = log_probabilities.detach().cpu().double().sort(descending=True, stable=True)
+    if temperature == 0:
+        return ids[0]
+    kept = (ranked[:top_k] / temperature).softmax(0)
+    before = kept.cumsum(0) - kept
+    kept = kept * (before < top_p)  # the first word always stays: nothing is before it
+    return ids[torch.multinomial(kept, 1, generator=generator)[0]]
+
+
+def _words(
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    start: Tensor,
+    barred: int | None,
+    temperature: float,
+    top_k: int | None,
+    top_p: float,
+    seed: int | None,
+) -> Iterator[str]:
+    device = next(model.parameters()).device
+    generator = torch.Generator()
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    state = model.initial_state(1, device)
+    tokens = start.to(device)[:, None]  # (T, 1)
+    while True:
+        # The mode and no_grad are entered anew for each word: between two words the caller's hold.
+        with torch.no_grad(), evaluating(model):
+            hidden = model.hidden(tokens, state, None)
+            log_probabilities = model.log_probabilities(hidden.raw[-1, 0])
+        state = hidden.state
+        if barred is not None:
+            log_probabilities[barred] = -math.inf
+        chosen = sample(
+            log_probabilities, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator
+        )
+        yield vocabulary.word(int(chosen))
+        tokens = chosen.to(device).reshape(1, 1)
+
+
+def _check(temperature: float, top_k: int | None, top_p: float) -> None:
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise PRUError(f"temperature={temperature!r} must be a number of at least 0")
+    if top_k is not None:
+        check_positive("top_k", top_k)
+    check_probability("top_p", top_p, one_allowed=True)
+    if top_p == 0:
+        raise PRUError("top_p=0 leaves no word to draw; use a number in (0, 1], or temperature=0")

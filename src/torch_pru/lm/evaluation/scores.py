@@ -1,0 +1,117 @@
+"""``scores.json`` of a run folder: what its final weights scored, and the settings that were tuned.
+
+Small and without weights, so that it can be kept with the results; reports read it and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...errors import PRUError
+from ..data.storage import write_aside
+from ..model import LanguageModel, parameter_counts
+from .cache import CacheSettings
+from .dynamic import DynamicSettings
+from .static import Score
+from .tune import Tuning
+
+FILE = "scores.json"
+SETTINGS = {"dynamic": DynamicSettings, "cache": CacheSettings}
+"""The adaptive methods and the class of their settings."""
+
+
+@dataclass
+class Scores:
+    """The content of ``scores.json``.
+
+    Attributes:
+        weights: SHA-256 of the weights that were scored.
+        parameters: how many there are, by part.
+        results: method ("static", "dynamic", "cache") to split to perplexity, nll, tokens, seconds, device
+            and settings.
+        tuning: method to its best settings on validation and every try.
+
+    Example:
+        >>> results = {"static": {"test": entry(Score(4.0, 82429, 12.0), "cpu")}}
+        >>> scores = Scores(weights="ab12", parameters={"total": 3}, results=results)
+        >>> scores.perplexity("static", "test"), scores.perplexity("dynamic", "test")
+        (54.598150033144236, None)
+    """
+
+    weights: str
+    parameters: dict[str, int]
+    results: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    tuning: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def perplexity(self, method: str, split: str) -> float | None:
+        """The perplexity on record, or None."""
+        entry = self.results.get(method, {}).get(split)
+        return None if entry is None else float(entry["perplexity"])
+
+    def note_tuning(self, method: str, tuning: Tuning[Any]) -> None:
+        """Keep the best settings, which `settings` gives from then on, and every try."""
+        tries = [{**dataclasses.asdict(one.settings), "perplexity": one.perplexity} for one in tuning.tries]
+        self.tuning[method] = {"best": dataclasses.asdict(tuning.best), "tries": tries}
+
+    def settings(self, method: str) -> Any:
+        """The settings tuned on validation, or the published defaults where none were."""
+        kind = SETTINGS[method]
+        return kind(**self.tuning[method]["best"]) if method in self.tuning else kind()
+
+
+def entry(
+    score: Score, device: str, settings: DynamicSettings | CacheSettings | None = None
+) -> dict[str, Any]:
+    """A score as plain values.
+
+    Example:
+        >>> entry(Score(0.0, 10, 0.1), "cpu")
+        {'perplexity': 1.0, 'nll': 0.0, 'tokens': 10, 'seconds': 0.1, 'device': 'cpu'}
+    """
+    values: dict[str, Any] = {"perplexity": score.perplexity, **dataclasses.asdict(score), "device": device}
+    return values if settings is None else {**values, "settings": dataclasses.asdict(settings)}
+
+
+def load_scores(folder: str | Path) -> Scores | None:
+    """What a run folder has on record, or None.
+
+    Example:
+        >>> load_scores("/tmp") is None
+        True
+    """
+    path = Path(folder) / FILE
+    if not path.exists():
+        return None
+    try:
+        return Scores(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise PRUError(f"{path} is not a file of scores: {error}; delete it and score again") from error
+
+
+def scores_for(model: LanguageModel, folder: str | Path) -> Scores:
+    """The record of these very weights: that in the folder, or an empty one where it is of others."""
+    weights, counts = digest(model), parameter_counts(model)
+    found = load_scores(folder)
+    if found is not None and found.weights == weights:
+        return found
+    return Scores(weights, {**dataclasses.asdict(counts), "total": counts.total})
+
+
+def save_scores(scores: Scores, folder: str | Path) -> None:
+    """Write ``scores.json``, whole or not at all."""
+    with write_aside(Path(folder) / FILE) as file:
+        file.write((json.dumps(dataclasses.asdict(scores), indent=1) + "\n").encode())
+
+
+def digest(model: LanguageModel) -> str:
+    """SHA-256 over names and values of all weights."""
+    total = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        total.update(name.encode())
+        total.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return total.hexdigest()

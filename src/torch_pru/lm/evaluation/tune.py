@@ -1,0 +1,125 @@
+"""Settings of dynamic evaluation and of the cache, chosen by a grid on the validation text.
+
+The grid sees only the first 30,000 tokens of it, which costs minutes. The test text has no part in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..model import LanguageModel
+from .cache import QUERIES, CacheSettings, mix, point
+from .dynamic import DynamicSettings, GradientStatistics, score_dynamic
+from .static import scored_windows
+
+TOKENS = 30_000
+LEARNING_RATES = (3e-5, 4e-5, 5e-5, 6e-5, 7e-5, 1e-4)  # the public code's grid, for segments of 5
+DECAYS = (1e-3, 2e-3, 3e-3, 5e-3)
+THETAS = (0.1, 0.3, 0.5, 0.662, 1.0, 2.0)  # 1.0, 0.1, 500 and 0.662, 0.1279, 3785 are AWD-LSTM's
+MIXTURES = (0.02, 0.05, 0.1, 0.1279, 0.2, 0.3)
+WINDOWS = (500, 2000, 3785)
+
+Settings = TypeVar("Settings", DynamicSettings, CacheSettings)
+
+
+@dataclass(frozen=True)
+class Try(Generic[Settings]):
+    """One point of the grid.
+
+    Attributes:
+        settings: what was tried.
+        perplexity: on the first tokens of the validation text.
+    """
+
+    settings: Settings
+    perplexity: float
+
+
+@dataclass(frozen=True)
+class Tuning(Generic[Settings]):
+    """A grid's outcome.
+
+    Attributes:
+        best: the settings of the lowest perplexity.
+        tries: every point, in the order of the grid.
+    """
+
+    best: Settings
+    tries: list[Try[Settings]]
+
+
+OnTry = Callable[[Try[Settings], int, int], None]
+"""Called with the newest try, how many are done, and how many there are."""
+
+
+def tune_dynamic(
+    model: LanguageModel,
+    valid: Tensor,
+    statistics: GradientStatistics,
+    *,
+    tokens: int = TOKENS,
+    learning_rates: Sequence[float] = LEARNING_RATES,
+    decays: Sequence[float] = DECAYS,
+    on_try: OnTry[DynamicSettings] | None = None,
+) -> Tuning[DynamicSettings]:
+    """The best learning rate and decay on the first ``tokens`` of ``valid`` (N,).
+
+    Example:
+        >>> statistics = gradient_statistics(model, corpus.train)               # doctest: +SKIP
+        >>> tuning = tune_dynamic(model, corpus.valid, statistics)              # doctest: +SKIP
+        >>> score_dynamic(model, corpus.test, statistics, tuning.best)          # doctest: +SKIP
+    """
+    tries: list[Try[DynamicSettings]] = []
+    grid = list(itertools.product(decays, learning_rates))
+    for decay, learning_rate in grid:
+        settings = DynamicSettings(learning_rate=learning_rate, decay=decay)
+        found = score_dynamic(model, valid[:tokens], statistics, settings)
+        tries.append(Try(settings, found.perplexity))
+        if on_try is not None:
+            on_try(tries[-1], len(tries), len(grid))
+    return Tuning(_best(tries), tries)
+
+
+def tune_cache(
+    model: LanguageModel,
+    valid: Tensor,
+    *,
+    tokens: int = TOKENS,
+    thetas: Sequence[float] = THETAS,
+    mixtures: Sequence[float] = MIXTURES,
+    windows: Sequence[int] = WINDOWS,
+    on_try: OnTry[CacheSettings] | None = None,
+) -> Tuning[CacheSettings]:
+    """The best mixture, theta and window on the first ``tokens`` of ``valid`` (N,).
+
+    The model runs once; the mixtures share one pass over the cache.
+
+    Example:
+        >>> tuning = tune_cache(model, corpus.valid)                            # doctest: +SKIP
+        >>> score_cache(model, corpus.test, tuning.best)                        # doctest: +SKIP
+    """
+    scored = list(scored_windows(model, valid[:tokens], batch=1, window=QUERIES))
+    tries: list[Try[CacheSettings]] = []
+    count = len(windows) * len(thetas) * len(mixtures)
+    for window, theta in itertools.product(windows, thetas):
+        pointed = list(point(scored, theta, window))
+        for mixture in mixtures:
+            nll = torch.cat([mix(part, mixture) for part in pointed]).mean(dtype=torch.float64).item()
+            tries.append(Try(CacheSettings(mixture, theta, window), math.exp(nll)))
+            if on_try is not None:
+                on_try(tries[-1], len(tries), count)
+    return Tuning(_best(tries), tries)
+
+
+def _best(tries: list[Try[Settings]]) -> Settings:
+    # A diverged try has the perplexity nan, which compares below nothing.
+    return min(
+        tries, key=lambda found: math.inf if math.isnan(found.perplexity) else found.perplexity
+    ).settings

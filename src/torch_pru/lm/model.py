@@ -1,0 +1,208 @@
+"""The language model: tied embedding, recurrent layers, decoder (AWD-LSTM's network with PRU or LSTM layers).
+
+Data's way: tokens (T, B) -> embedding (T, B, E) -> layers (T, B, M) ... (T, B, E) -> decoder -> loss (T, B).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torch_pru import PRU
+from torch_pru.errors import PRUError
+from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.dropout import Masks
+from torch_pru.lm.softmax import MixtureOfSoftmaxes, Softmax
+
+State = list[tuple[Tensor, Tensor]]
+"""h and c of each layer, each (1, B, M of the layer)."""
+
+
+class Hidden(NamedTuple):
+    """What the layers make of a window."""
+
+    raw: Tensor  # (T, B, E) output of the last layer
+    dropped: Tensor  # (T, B, E) the same after output dropout; in eval() it is ``raw``
+    state: State  # after the last step, with its history: detach it before the next window
+
+
+class LanguageModel(nn.Module):
+    """Predicts the next word.
+
+    Args:
+        config: sizes and kind of the network.
+        regularisation: the dropouts; they act in ``train()`` only.
+        vocabulary_size: V.
+
+    Example:
+        >>> config = ModelConfig(unit="lstm", embedding=8, hidden=(16, 8))
+        >>> model = LanguageModel(config, RegularisationConfig(), vocabulary_size=100).eval()
+        >>> tokens = torch.zeros(70, 20, dtype=torch.long)
+        >>> hidden = model.hidden(tokens, model.initial_state(20, tokens.device))
+        >>> model.nll(hidden.raw, tokens).shape
+        torch.Size([70, 20])
+    """
+
+    def __init__(
+        self, config: ModelConfig, regularisation: RegularisationConfig, vocabulary_size: int
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.regularisation = regularisation
+        self.embedding = nn.Embedding(vocabulary_size, config.embedding)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)  # trap 9
+        sizes = (config.embedding, *config.hidden)
+        self.layers = nn.ModuleList(self._layer(*pair) for pair in pairwise(sizes))
+        self.decoder: Softmax | MixtureOfSoftmaxes
+        if config.experts == 1:
+            self.decoder = Softmax(vocabulary_size)
+        else:
+            self.decoder = MixtureOfSoftmaxes(
+                config.hidden[-1],
+                config.embedding,
+                config.experts,
+                vocabulary_size,
+                regularisation.latent_dropout,
+            )
+
+    def _layer(self, input_size: int, hidden_size: int) -> nn.Module:
+        config = self.config
+        if config.unit == "lstm":
+            return nn.LSTM(input_size, hidden_size)
+        return PRU(
+            input_size,
+            hidden_size,
+            levels=config.levels,
+            groups=config.groups,
+            input_groups=config.input_groups,
+            pooling=config.pooling,
+            level_split=config.level_split,
+            pool_window=config.pool_window,
+            residual=config.residual,
+            input_transform=config.input_transform,
+            context_transform=config.context_transform,
+            init=config.init,
+            weight_drop=self.regularisation.weight_drop,
+        )
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V."""
+        return self.embedding.num_embeddings
+
+    @property
+    def logits_per_token(self) -> int:
+        """How many logits the decoder makes for one token: what bounds the tokens decoded at once."""
+        return self.vocabulary_size * self.decoder.experts
+
+    def initial_state(self, batch: int, device: torch.device | str | None = None) -> State:
+        """Zeros for every layer: h and c of shape (1, batch, M)."""
+        like = self.embedding.weight
+        device = like.device if device is None else device
+
+        def zeros(size: int) -> Tensor:
+            return torch.zeros(1, batch, size, device=device, dtype=like.dtype)
+
+        return [(zeros(size), zeros(size)) for size in self.config.hidden]
+
+    def hidden(self, tokens: Tensor, state: State, masks: Masks | None = None) -> Hidden:
+        """Run the layers over a window.
+
+        Args:
+            tokens: (T, B).
+            state: of the window before, or ``initial_state``.
+            masks: where dropout masks come from; needed in ``train()``, not used in ``eval()``.
+        """
+        rates = self.regularisation
+        if not self.training:
+            masks = None
+        elif masks is None:
+            raise PRUError("masks=None: a model in train() draws its masks from a Masks object; pass one")
+        weight = self.embedding.weight
+        values = F.embedding(tokens, weight)
+        if masks is not None:
+            # Input side only: the tied decoder sees the whole embedding (trap 7).
+            values = values * masks.word_types(tokens, weight, rates.embedding_dropout)
+            values = masks.dropout(values, rates.input_dropout, shared=rates.variational)
+        raw, after = values, []
+        for number, layer in enumerate(self.layers, start=1):
+            raw, layer_state = self._run_layer(layer, values, state[number - 1], masks)
+            after.append(layer_state)
+            values = raw
+            if masks is not None:
+                last = number == len(self.layers)
+                rate = rates.output_dropout if last else rates.hidden_dropout
+                values = masks.dropout(raw, rate, shared=rates.variational)
+        return Hidden(raw, values, after)
+
+    def _run_layer(
+        self, layer: nn.Module, values: Tensor, state: tuple[Tensor, Tensor], masks: Masks | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """One layer with its weight drop; the state keeps its dtype, whatever autocast computes in."""
+        h, c = state
+        drop = self.regularisation.weight_drop
+        if isinstance(layer, PRU):  # it drops its own weights
+            layer.generator = None if masks is None else masks.generator
+            raw, (h, c) = layer(values, (h, c))
+        else:
+            arguments = values, (h.to(values.dtype), c.to(values.dtype))
+            if masks is None or drop == 0:
+                raw, (h, c) = layer(*arguments)
+            else:
+                # A masked copy for this call; the gradient goes on to the raw weight (trap 8).
+                name = "weight_hh_l0"
+                weights = {name: masks.weights(layer.get_parameter(name), drop)}
+                raw, (h, c) = torch.func.functional_call(layer, weights, arguments)
+        return raw, (h.to(state[0].dtype), c.to(state[1].dtype))
+
+    def nll(self, hidden: Tensor, targets: Tensor, masks: Masks | None = None) -> Tensor:
+        """Negative log-likelihood of each target, float32 at least.
+
+        Args:
+            hidden: (..., E), ``raw`` for evaluation, ``dropped`` for training.
+            targets: (...), the words that followed.
+            masks: where a mixture of softmaxes draws its latent mask; then ``hidden`` is (T, B, E).
+
+        Returns:
+            (...), as ``targets``.
+        """
+        return self.decoder.nll(hidden, targets, self.embedding.weight, masks if self.training else None)
+
+    def log_probabilities(self, hidden: Tensor) -> Tensor:
+        """log p of every word, (..., V), after ``hidden`` (..., E)."""
+        return self.decoder.log_probabilities(hidden, self.embedding.weight)
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """Weights of a model by part. The paper's "total" is ``total``: the tied decoder adds only its bias."""
+
+    embedding: int
+    recurrent: int
+    decoder: int
+
+    @property
+    def total(self) -> int:
+        """All weights."""
+        return self.embedding + self.recurrent + self.decoder
+
+
+def parameter_counts(model: LanguageModel) -> ParameterCounts:
+    """How many weights each part of a model has.
+
+    Example:
+        >>> config = ModelConfig(unit="lstm", embedding=400, hidden=(1000, 1000, 400))
+        >>> counts = parameter_counts(LanguageModel(config, RegularisationConfig(), 10_000))
+        >>> counts.embedding, counts.recurrent, counts.total
+        (4000000, 15859200, 19869200)
+    """
+
+    def count(part: nn.Module) -> int:
+        return sum(parameter.numel() for parameter in part.parameters())
+
+    return ParameterCounts(count(model.embedding), count(model.layers), count(model.decoder))

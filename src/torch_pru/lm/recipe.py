@@ -1,0 +1,141 @@
+"""Recipes: small TOML files that name a whole run, one a row of the paper's tables."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch_pru.errors import PRUError, nearest
+from torch_pru.lm.config import SECTIONS, Config, build_config, section_of, settings_of
+
+FOLDER = Path(__file__).parent / "recipes"
+
+
+def list_recipes() -> list[str]:
+    """The names of the recipes in the package. Files that begin with ``_`` are only built upon.
+
+    Example:
+        >>> "ptb-awd-pru-g4" in list_recipes()
+        True
+    """
+    return sorted(path.stem for path in FOLDER.glob("*.toml") if not path.stem.startswith("_"))
+
+
+def load_recipe(name_or_path: str | Path, overrides: Mapping[str, str] | None = None) -> Config:
+    """Read a recipe of the package by name, or any TOML file by path, and override settings of it.
+
+    Args:
+        name_or_path: ``"ptb-awd-pru-g4"``, or the path of a file ending in ``.toml``.
+        overrides: setting to value, as typed after ``--set``: ``{"epochs": "3", "hidden": "[200, 200]"}``.
+
+    Example:
+        >>> config = load_recipe("ptb-awd-pru-g4", {"epochs": "3"})
+        >>> config.model.hidden, config.training.epochs
+        ((1400, 1400, 400), 3)
+    """
+    path = find_recipe(str(name_or_path), beside=Path())
+    values = read_settings(path, ())
+    for key, text in (overrides or {}).items():
+        key = key.rpartition(".")[2] if key.partition(".")[0] in SECTIONS else key
+        if key not in section_of():
+            raise PRUError(f"--set {key}={text}: {key!r} is not a setting{nearest(key, section_of())}")
+        values[key] = parse_value(text)
+    try:
+        return build_config(values.pop("name", path.stem), values)
+    except PRUError as error:
+        changed = "".join(f" --set {key}={text}" for key, text in (overrides or {}).items())
+        raise PRUError(f"{path}{changed}: {error}") from error
+
+
+def find_recipe(name: str, *, beside: Path) -> Path:
+    """The file of a recipe: a path ending in .toml (relative to ``beside``), or a name in the package."""
+    if name.endswith(".toml"):
+        path = beside / name
+        if not path.is_file():
+            raise PRUError(f"there is no recipe file {path}")
+        return path
+    path = FOLDER / f"{name}.toml"
+    if not path.is_file():
+        raise PRUError(f"there is no recipe {name!r}{nearest(name, list_recipes())}")
+    return path
+
+
+def read_settings(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    """The settings of a file on top of those of its ``base``, without their sections."""
+    if path in seen:
+        raise PRUError(f"{path}: base leads back to this file")
+    content = read_toml(path)
+    values: dict[str, Any] = {}
+    if "base" in content:
+        base = content.pop("base")
+        if not isinstance(base, str):
+            raise PRUError(f"{path}: base={base!r} must be the name of a recipe")
+        try:
+            base_path = find_recipe(base, beside=path.parent)
+        except PRUError as error:
+            raise PRUError(f"{path}: base: {error}") from error
+        values = read_settings(base_path, (*seen, path))
+        values.pop("name", None)  # a recipe is called after its own file
+    if "name" in content:  # a run's config.toml says which recipe it was
+        values["name"] = str(content.pop("name"))
+    for section, settings in content.items():
+        values.update(check_section(path, section, settings))
+    return values
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PRUError(f"{path} is not a TOML file: {error}") from error
+    except OSError as error:
+        raise PRUError(f"cannot read {path}: {error.strerror}") from error
+
+
+def check_section(path: Path, section: str, settings: Any) -> dict[str, Any]:
+    """Refuse a section or key that is not known, with the file and the nearest name."""
+    if section not in SECTIONS or not isinstance(settings, dict):
+        hint = nearest(section, [*SECTIONS, "base", "name"])
+        if section in section_of():
+            hint = f"; it belongs under [{section_of()[section]}]"
+        raise PRUError(f"{path}: {section!r} is not a section{hint}")
+    for key in settings:
+        if section_of().get(key) != section:
+            hint = nearest(key, section_of())
+            if key in section_of():
+                hint = f"; it belongs under [{section_of()[key]}]"
+            raise PRUError(f"{path}: [{section}] {key!r} is not a setting{hint}")
+    return settings
+
+
+def parse_value(text: str) -> Any:
+    """A value as typed: read as TOML where it is TOML (3, 0.5, true, [200, 200]), else as plain text.
+
+    Example:
+        >>> parse_value("[200, 200]"), parse_value("ptb"), parse_value("1e-3")
+        ([200, 200], 'ptb', 0.001)
+    """
+    try:
+        content = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return content["value"] if len(content) == 1 else text
+
+
+def config_text(config: Config) -> str:
+    """A config as TOML that ``load_recipe`` reads back, every setting spelled out.
+
+    Example:
+        >>> config_text(Config(name="mine")).splitlines()[:4]
+        ['name = "mine"', '', '[data]', 'corpus = "king-james"']
+    """
+    blocks = [f"name = {json.dumps(config.name)}\n"]
+    for section, settings in settings_of(config).items():
+        # JSON's spelling of texts, numbers, true, false and lists is TOML's too.
+        lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+        blocks.append("\n".join([f"[{section}]", *lines]) + "\n")
+    return "\n".join(blocks)

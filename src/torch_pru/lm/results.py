@@ -1,0 +1,145 @@
+"""What a run folder says about its run, with or without the weights in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from torch_pru.errors import PRUError
+from torch_pru.lm.config import Config, settings_of
+from torch_pru.lm.evaluation.scores import Scores, load_scores
+from torch_pru.lm.recipe import list_recipes, load_recipe
+from torch_pru.lm.run import RunFolder
+
+HOW = frozenset({"seed", "device", "precision", "log_steps", "checkpoint_minutes", "checkpoint_steps"})
+"""Settings of how a run is carried out: a run that differs from a recipe in these alone is a run of it."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run in numbers.
+
+    Attributes:
+        folder: where it lies.
+        config: its settings.
+        recipes: the recipes it is a run of; some name the same settings twice.
+        nearest: where there is none, the recipe with the fewest other settings.
+        changes: and those settings, as they are in the run.
+        finetuned: whether it is the second stage.
+        finished: whether it came to its end.
+        epochs, minutes: until the end of its last epoch.
+        best_epoch: of the lowest validation loss; 0 where finetuning has not bettered what it began with.
+        device, commit: of its environment.
+        scores: what ``pru evaluate`` found, or None.
+
+    Example:
+        >>> result = read_result("runs/ptb-pru-g4-1")                       # doctest: +SKIP
+        >>> result.recipes, result.perplexity("static", "test")             # doctest: +SKIP
+        (('ptb-pru-g4',), 62.51)
+    """
+
+    folder: Path
+    config: Config
+    recipes: tuple[str, ...]
+    nearest: str
+    changes: dict[str, Any]
+    finetuned: bool
+    finished: bool
+    epochs: int
+    best_epoch: int
+    minutes: float
+    device: str
+    commit: str
+    scores: Scores | None
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return self.config.training.seed
+
+    def perplexity(self, method: str, split: str) -> float | None:
+        """A perplexity on record, or None."""
+        return None if self.scores is None else self.scores.perplexity(method, split)
+
+    def parameters(self, part: str) -> int | None:
+        """How many parameters ``"recurrent"``, ..., or ``"total"`` has, or None before the first score."""
+        return None if self.scores is None else self.scores.parameters.get(part)
+
+    def settings(self, method: str) -> dict[str, Any]:
+        """What a method was scored with, on the test text or else on validation."""
+        found = {} if self.scores is None else self.scores.results.get(method, {})
+        return dict(next((found[split]["settings"] for split in ("test", "valid") if split in found), {}))
+
+
+def read_result(folder: str | Path) -> Result:
+    """Read a run folder, or a copy of it without weights.
+
+    Needed are run.json, config.toml, metrics.jsonl and environment.json; scores.json where there are scores.
+    """
+    run = RunFolder.open(folder)
+    epochs = [line for line in run.metrics() if line.get("kind") == "epoch"]
+    environment = read_environment(run.path)
+    nearest, changes = nearest_recipe(run.config, run.path.name)
+    own = settings_without_how(run.config)
+    return Result(
+        folder=run.path,
+        config=run.config,
+        recipes=tuple(name for name, settings in recipe_settings().items() if settings == own),
+        nearest=nearest,
+        changes=changes,
+        finetuned=run.stage == "finetune",
+        finished=bool(epochs) and epochs[-1]["decision"] == "stop",
+        epochs=len(epochs),
+        best_epoch=next(
+            (line["epoch"] for line in epochs if line["valid_loss"] == epochs[-1]["best_valid_loss"]), 0
+        ),
+        minutes=epochs[-1]["clock"]["seconds"] / 60 if epochs else 0.0,
+        device=environment.get("device_name") or "",
+        commit=environment.get("commit") or "",
+        scores=load_scores(run.path),
+    )
+
+
+def read_environment(folder: Path) -> dict[str, Any]:
+    """The content of environment.json."""
+    path = folder / "environment.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PRUError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise PRUError(f"{path} is not a JSON object")
+    return content
+
+
+def nearest_recipe(config: Config, folder_name: str) -> tuple[str, dict[str, Any]]:
+    """The recipe with the fewest other settings, and those settings as they are in ``config``.
+
+    Of several, the one that the folder is named after, as ``pru train`` names it.
+
+    Example:
+        >>> nearest_recipe(load_recipe("ptb-pru-g4", {"epochs": "3"}), "mine")
+        ('ptb-pru-g4', {'epochs': 3})
+    """
+    own = settings_without_how(config)
+    changes = {
+        name: {key: value for key, value in own.items() if settings[key] != value}
+        for name, settings in recipe_settings().items()
+    }
+    best = min(changes, key=lambda name: (len(changes[name]), not folder_name.startswith(name), name))
+    return best, changes[best]
+
+
+def settings_without_how(config: Config) -> dict[str, Any]:
+    """The settings that make a run what it is."""
+    settings = {key: value for section in settings_of(config).values() for key, value in section.items()}
+    return {key: value for key, value in settings.items() if key not in HOW}
+
+
+@cache
+def recipe_settings() -> dict[str, dict[str, Any]]:
+    """Those of every recipe in the package."""
+    return {name: settings_without_how(load_recipe(name)) for name in list_recipes()}

@@ -1,0 +1,210 @@
+"""The run folder: everything there is to know about a run, in files that outlive it.
+
+``run.json`` what the folder is; ``config.toml`` every setting; ``vocabulary.txt``; ``environment.json`` where
+it ran; ``metrics.jsonl`` and TensorBoard events; ``checkpoints/``; ``lock`` held by the process at work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy
+import torch
+
+import torch_pru
+from torch_pru.errors import PRUError
+from torch_pru.lm.checkpoint import Checkpoint, load_newest
+from torch_pru.lm.config import Config
+from torch_pru.lm.data.storage import make_folder, write_aside
+from torch_pru.lm.data.vocabulary import Vocabulary
+from torch_pru.lm.model import LanguageModel
+from torch_pru.lm.recipe import config_text, load_recipe
+
+FORMAT = 1  # of the folder; raise it when a reader of the old one could not read the new one
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run on disk.
+
+    Attributes:
+        path: the folder.
+        stage: ``"train"`` or ``"finetune"``.
+        config: all settings.
+
+    Example:
+        >>> run = RunFolder.open("runs/quickstart-1")                       # doctest: +SKIP
+        >>> run.config.name, len(run.vocabulary), run.metrics()[-1]["valid_perplexity"]     # doctest: +SKIP
+        ('quickstart', 6032, 61.7)
+        >>> model = run.model("best")                                       # doctest: +SKIP
+    """
+
+    path: Path
+    stage: str
+    config: Config
+
+    @classmethod
+    def create(
+        cls, path: str | Path, config: Config, vocabulary: Vocabulary, stage: str = "train"
+    ) -> RunFolder:
+        """Make a new run folder; one that holds a run already is refused."""
+        path = Path(path)
+        refuse_existing_run(path)
+        make_folder(path)
+        write_text(path / "config.toml", config_text(config))
+        vocabulary.save(path / "vocabulary.txt")
+        # Last, so that a folder with a run.json is complete.
+        write_text(path / "run.json", json.dumps({"format": FORMAT, "stage": stage}) + "\n")
+        return cls(path, stage, config)
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """Open the run in a folder; one of another format is refused."""
+        path = Path(path)
+        try:
+            about = json.loads((path / "run.json").read_text(encoding="utf-8"))
+            found, stage = about["format"], about["stage"]
+        except FileNotFoundError:
+            raise PRUError(f"there is no run in {path}: run.json is missing") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PRUError(f"{path / 'run.json'} cannot be read: {error}") from error
+        if found != FORMAT:
+            raise PRUError(
+                f"the run in {path} has format {found}, made by another version of torch-pru; this version "
+                f"reads format {FORMAT}: use the version named in its environment.json"
+            )
+        return cls(path, stage, load_recipe(path / "config.toml"))
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words of the run, numbered as its weights are."""
+        return Vocabulary.load(self.path / "vocabulary.txt")
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole, or None before the first."""
+        return load_newest(self.checkpoints)
+
+    def model(self, which: str = "best", device: torch.device | str = "cpu") -> LanguageModel:
+        """The model with the weights of the lowest validation loss, in ``eval()``, ready for use.
+
+        Args:
+            which: ``"best"``, or ``"last"`` for the raw weights that training would go on from.
+        """
+        if which not in ("best", "last"):
+            raise PRUError(f"which={which!r} is not known; use 'best' or 'last'")
+        checkpoint = self.checkpoint()
+        weights = {} if checkpoint is None else checkpoint.best if which == "best" else checkpoint.weights
+        if not weights:
+            raise PRUError(f"the run in {self.path} has no {which} weights yet; go on with it: pru resume")
+        size = weights["embedding.weight"].shape[0]
+        model = LanguageModel(self.config.model, self.config.regularisation, size)
+        model.to(weights["embedding.weight"].dtype)
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise PRUError(f"the weights in {self.path} do not fit its config.toml: {error}") from error
+        return model.to(device).eval()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of ``metrics.jsonl``; one that a crash cut short is left out."""
+        try:
+            lines = (self.path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+    def write_environment(self, device: torch.device, processes: int) -> None:
+        """Note where the run works: versions, commit, device, seed."""
+        content = environment(device, processes) | {"seed": self.config.training.seed}
+        write_text(self.path / "environment.json", json.dumps(content, indent=1) + "\n")
+
+
+def refuse_existing_run(path: Path) -> None:
+    """A run is never written over."""
+    if (path / "run.json").exists():
+        raise PRUError(
+            f"there is a run in {path} already; go on with it (pru resume) or choose another folder"
+        )
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes away from a run folder; the system lifts the lock when this process ends."""
+    make_folder(path)
+    try:
+        file = open(path / "lock", "a+b")  # noqa: SIM115 (held for the whole block)
+    except OSError as error:
+        raise PRUError(f"cannot write to {path}: {error.strerror}") from error
+    with file:
+        if not lock(file):
+            raise PRUError(f"another process is at work on the run in {path}; wait for it or stop it")
+        yield
+
+
+def lock(file: IO[bytes]) -> bool:
+    """Take an exclusive lock on an open file; False where another holds it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file or leave the old one."""
+    with write_aside(path) as file:
+        file.write(text.encode())
+
+
+def environment(device: torch.device, processes: int) -> dict[str, Any]:
+    """Versions, commit and machine."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
+    return {
+        "torch_pru": torch_pru.__version__,
+        "commit": commit(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": str(device),
+        "device_name": name,
+        "threads": torch.get_num_threads(),
+        "processes": processes,
+    }
+
+
+def commit() -> str | None:
+    """The commit of this package's source, with ``+`` where files were changed; None outside a checkout."""
+    here = os.path.dirname(__file__)
+    try:
+        for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain"]):
+            done = subprocess.run(["git", "-C", here, *arguments], capture_output=True, text=True, timeout=10)
+            if done.returncode:
+                return None
+            if arguments[0] == "rev-parse":
+                head = done.stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head + ("+" if done.stdout.strip() else "")

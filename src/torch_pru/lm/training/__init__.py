@@ -1,0 +1,8 @@
+"""Training and finetuning: one loop, one run folder, nothing lost."""
+
+from torch_pru.lm.training.api import finetune, resume, train
+from torch_pru.lm.training.progress import Progress
+from torch_pru.lm.training.signals import Interrupted
+from torch_pru.lm.training.trainer import Diverged
+
+__all__ = ["Diverged", "Interrupted", "Progress", "finetune", "resume", "train"]

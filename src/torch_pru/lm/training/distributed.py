@@ -1,0 +1,125 @@
+"""Several processes as one: each has its columns of the batch, and all make the same step.
+
+``torchrun --nproc-per-node N -m torch_pru train ...`` starts them; NCCL joins GPUs, gloo CPUs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from torch_pru.errors import PRUError
+from torch_pru.lm.model import State
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a run, as one of them sees it.
+
+    Example:
+        >>> world = World(torch.device("cpu"))
+        >>> world.main, world.columns(20)
+        (True, slice(0, 20, None))
+    """
+
+    device: torch.device
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the one process that writes."""
+        return self.rank == 0
+
+    def columns(self, batch: int) -> slice:
+        """This process's columns of a batch."""
+        if batch % self.size:
+            raise PRUError(
+                f"batch={batch} cannot be divided between {self.size} processes; "
+                f"use a multiple of {self.size}"
+            )
+        share = batch // self.size
+        return slice(self.rank * share, (self.rank + 1) * share)
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors of one dtype by their mean over the processes, in one exchange.
+
+        Every process has as many columns, so the mean of means is the mean over the whole batch.
+        """
+        if self.size == 1:
+            return
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        dist.all_reduce(flat)
+        flat /= self.size
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def gather_columns(self, state: State) -> State:
+        """The state (1, b, M) of each process as that of the whole batch (1, B, M)."""
+        if self.size == 1:
+            return state
+        return [(self._gather(h), self._gather(c)) for h, c in state]
+
+    def _gather(self, values: Tensor) -> Tensor:
+        pieces = [torch.empty_like(values) for _ in range(self.size)]
+        dist.all_gather(pieces, values.contiguous())
+        return torch.cat(pieces, 1)
+
+    def largest(self, values: Sequence[float]) -> list[float]:
+        """The largest of each value over the processes: how they agree to stop or to save."""
+        if self.size == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return tensor.tolist()
+
+    def from_main(self, value: float) -> float:
+        """The main process's value."""
+        if self.size == 1:
+            return value
+        tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
+        dist.broadcast(tensor, src=0)
+        return tensor.item()
+
+    def barrier(self) -> None:
+        """Wait for the other processes."""
+        self.largest([0.0])
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a setting: ``auto`` is a GPU where there is one, this process's own under torchrun."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if name == "auto":
+        name = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
+    elif name == "cuda":
+        name = f"cuda:{local}"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise PRUError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return device
+
+
+@contextmanager
+def joined_world(device_name: str) -> Iterator[World]:
+    """The world that torchrun's environment describes, left again at the end; one process without it."""
+    device = choose_device(device_name)
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield World(device)
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield World(device, dist.get_rank(), size)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,46 @@
+"""Which rows of the text each optimisation step reads (trap 1)."""
+
+from __future__ import annotations
+
+import random
+
+SPREAD = 5.0  # standard deviation of a window's length
+SHORTEST = 5  # no window is drawn shorter
+HALF_RATE = 0.05  # how often a window is drawn around half the usual length
+
+
+def draw_length(usual: int, random_numbers: random.Random) -> int:
+    """A window's length: about ``usual``, now and then about half of it; long ones are not capped.
+
+    Example:
+        >>> draw_length(70, random.Random(1))
+        74
+    """
+    mean = usual if random_numbers.random() < 1 - HALF_RATE else usual / 2
+    return max(SHORTEST, int(random_numbers.gauss(mean, SPREAD)))
+
+
+def epoch_windows(rows: int, usual: int, seed: int, epoch: int) -> list[tuple[int, int]]:
+    """First row and length of each window of an epoch, in the order of the text.
+
+    The lengths are a function of seed and epoch alone, so that a resumed run needs no random state for them.
+    Row ``r`` is predicted from row ``r - 1``: a window at ``first`` of length T reads rows ``first`` to
+    ``first + T`` (both included). A last window of a single step is left out, as in AWD-LSTM: its TAR would
+    be the mean of nothing.
+
+    Args:
+        rows: T_total, of the columns (T_total, B).
+        usual: the usual length of a window.
+
+    Example:
+        >>> windows = epoch_windows(46_479, 70, seed=1, epoch=0)
+        >>> windows[0][0], sum(length for _, length in windows), len(windows)
+        (0, 46478, 688)
+    """
+    random_numbers = random.Random(f"windows {seed} {epoch}")
+    windows, first = [], 0
+    while first < rows - 2:
+        length = min(draw_length(usual, random_numbers), rows - 1 - first)
+        windows.append((first, length))
+        first += length
+    return windows

@@ -1,0 +1,155 @@
+"""The commands on a real run: a tiny model on a tiny text."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from torch_pru.cli import app
+
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "the", "dog", "that", "ran", "to", "it"]
+
+
+def write_corpus(folder: Path, lines: int = 400) -> Path:
+    folder.mkdir()
+    for split, share in (("train", lines), ("valid", lines // 4), ("test", lines // 4)):
+        text = [
+            " ".join(WORDS[(line * 3 + word) % len(WORDS)] for word in range(line % 5 + 3))
+            for line in range(share)
+        ]
+        (folder / f"{split}.txt").write_text("\n".join([*text, "<unk>"]) + "\n")
+    return folder
+
+
+def write_recipe(folder: Path, **training: object) -> Path:
+    corpus = write_corpus(folder / "corpus")
+    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in training.items())
+    path = folder / "tiny.toml"
+    path.write_text(
+        f'[data]\ncorpus = "{corpus}"\n[model]\nunit = "pru"\nembedding = 8\nhidden = [8]\n'
+        f'[training]\nbatch = 8\nwindow = 10\nlearning_rate = 5.0\ndevice = "cpu"\n{lines}\n'
+    )
+    return path
+
+
+def pru(*arguments: object) -> str:
+    """Standard output of a command that must succeed."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cli")
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Path:
+    recipe = write_recipe(folder, epochs=2, log_steps=5)
+    shown = pru("train", recipe, "--out", folder / "runs", "--set", "trigger_window=1", "--seed", 7)
+    path = folder / "runs" / "tiny-1"
+    assert f"next: pru evaluate {path}" in shown
+    assert "seed = 7" in (path / "config.toml").read_text()
+    return path
+
+
+def test_evaluate_keeps_the_scores_of_a_split(run: Path) -> None:
+    shown = json.loads(pru("evaluate", run, "--json"))
+    table = pru("evaluate", run, "--split", "test")
+    kept = json.loads((run / "scores.json").read_text())["results"]["static"]
+    assert kept["valid"]["perplexity"] == shown["static"]["perplexity"]
+    assert f"{kept['test']['perplexity']:.2f}" in table
+    tokens = len((run.parents[1] / "corpus" / "test.txt").read_text().replace("\n", " <eos> ").split())
+    assert kept["test"]["tokens"] == tokens - 1
+
+
+def test_a_larger_batch_or_another_text_is_not_kept(run: Path, tmp_path: Path) -> None:
+    pru("evaluate", run)
+    before = (run / "scores.json").read_text()
+    pru("evaluate", run, "--batch", 4)
+    (tmp_path / "a.txt").write_text("the cat saw a zebra\n")
+    shown = json.loads(pru("evaluate", run, "--text", tmp_path / "a.txt", "--json"))
+    assert shown["static"]["tokens"] == 5  # five words and <eos>; the first is not predicted
+    assert (run / "scores.json").read_text() == before
+
+
+def test_tuned_settings_are_used_from_then_on(run: Path) -> None:
+    assert "published defaults, not tuned" in pru("evaluate", run, "--cache")
+    tuned = pru("evaluate", run, "--cache", "--tune")
+    assert "tuned on validation" in tuned
+    on_test = json.loads(pru("evaluate", run, "--split", "test", "--cache", "--json"))
+    kept = json.loads((run / "scores.json").read_text())["tuning"]["cache"]
+    assert on_test["cache"]["settings"] == kept["best"]
+    assert len(kept["tries"]) == 108
+
+
+def test_dynamic_evaluation(run: Path) -> None:
+    shown = json.loads(pru("evaluate", run, "--dynamic", "--json"))
+    assert shown["dynamic"]["tokens"] == shown["static"]["tokens"]
+    assert shown["dynamic"]["perplexity"] != shown["static"]["perplexity"]
+    assert shown["dynamic"]["settings"]["learning_rate"] == 5e-5
+
+
+def test_scores_of_other_weights_are_dropped(run: Path) -> None:
+    pru("evaluate", run)
+    path = run / "scores.json"
+    path.write_text(path.read_text().replace('"weights": "', '"weights": "0'))
+    pru("evaluate", run, "--split", "test")
+    assert list(json.loads(path.read_text())["results"]["static"]) == ["test"]
+
+
+def test_generate(run: Path) -> None:
+    first = pru("generate", run, "--prompt", "the cat", "--words", 30, "--seed", 1)
+    assert first.startswith("the cat")
+    assert first == pru("generate", run, "--prompt", "the cat", "--words", 30, "--seed", 1)
+    assert "<" not in first
+    assert pru("generate", run, "--temperature", 0, "--words", 5) == pru(
+        "generate", run, "--top-k", 1, "--words", 5
+    )
+
+
+def test_finetune_and_report(run: Path, folder: Path) -> None:
+    pru("finetune", run)
+    finetuned = folder / "runs" / "tiny-1-finetuned"
+    document = pru("report", run, finetuned)
+    assert "| `tiny-1` |" in document
+    assert "| `tiny-1-finetuned` |" in document
+    assert max(map(len, document.splitlines())) > 200  # tables are not wrapped to the terminal's width
+
+
+def test_a_second_run_has_its_own_folder(run: Path, folder: Path) -> None:
+    pru("train", folder / "tiny.toml", "--out", folder / "runs", "--set", "epochs=1")
+    assert (folder / "runs" / "tiny-2" / "run.json").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_says_how_to_go_on(tmp_path: Path, number: int, status: int) -> None:
+    recipe = write_recipe(tmp_path, epochs=100_000, log_steps=1)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torch_pru", "train", str(recipe), "--out", str(tmp_path / "runs")],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+    )
+    run = tmp_path / "runs" / "tiny-1"
+    deadline = time.monotonic() + 60
+    while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").stat().st_size:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert errors.splitlines()[-1].endswith(f"go on with: pru resume {run}")
+    assert "Traceback" not in errors

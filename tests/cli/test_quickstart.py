@@ -1,0 +1,41 @@
+"""What a run on the built-in text shows at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from torch_pru.cli.quickstart import show_quickstart
+from torch_pru.lm.checkpoint import Checkpoint, save_checkpoint
+from torch_pru.lm.data import Corpus, kneser_ney_bigram_perplexity, load_corpus
+from torch_pru.lm.evaluation.scores import load_scores
+from torch_pru.lm.model import LanguageModel
+from torch_pru.lm.recipe import load_recipe
+from torch_pru.lm.run import RunFolder
+
+
+def test_the_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = load_corpus("king-james")
+    corpus = Corpus(whole.train[:5000], whole.valid[:200], whole.test[:300], whole.vocabulary)
+    monkeypatch.setattr("torch_pru.lm.data.load_corpus", lambda name: corpus)
+    config = load_recipe("quickstart", {"embedding": "8", "hidden": "[8]", "device": "cpu"})
+    run = RunFolder.create(tmp_path / "quickstart-1", config, corpus.vocabulary)
+    torch.manual_seed(1)
+    model = LanguageModel(config.model, config.regularisation, len(corpus.vocabulary))
+    weights = dict(model.named_parameters())
+    save_checkpoint(run.checkpoints, Checkpoint(weights, weights, {}))
+    show_quickstart(run)
+    shown = capsys.readouterr().out
+    scores = load_scores(run.path)
+    assert scores is not None
+    for split in ("valid", "test"):
+        ids = corpus.split(split)
+        bigram = kneser_ney_bigram_perplexity(corpus.train, ids, len(corpus.vocabulary))
+        line = next(line for line in shown.splitlines() if line.startswith(f"{split} perplexity"))
+        assert line.split()[2:4] == [f"{scores.perplexity('static', split):.2f}", f"{bigram:.2f}"]
+    assert shown.count("\n\n  ") == 3  # three sentences, each after an empty line
+    assert f"pru generate {run.path} --prompt" in shown

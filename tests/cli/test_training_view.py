@@ -1,0 +1,71 @@
+"""The live bar on terminals of several widths, and the lines in its place."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from torch_pru.cli import progress as progress_module
+from torch_pru.cli import training_view
+from torch_pru.cli.training_view import TrainingView
+from torch_pru.lm.training import Progress
+
+STEP = Progress("train", 1, 3, 500, 50, 686, 4.5, 9123.4, 7380.0, None, None, False)
+EPOCH = Progress("train", 1, 3, 500, 686, 686, 4.5, 9123.4, 7380.0, 4.6, 4.6, True)
+
+
+def shown(width: int, *, terminal: bool, dumb: bool = False) -> str:
+    file = io.StringIO()
+    console = Console(
+        file=file, width=width, force_terminal=terminal, _environ={"TERM": "dumb" if dumb else "xterm"}
+    )
+    with TrainingView(console) as view:
+        view(STEP)
+        view.bars.refresh()
+        view(EPOCH)
+        view(replace(STEP, epoch=4, valid_loss=4.6))
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
+
+
+@pytest.mark.parametrize("width", [40, 50, 79, 80, 100, 200])
+def test_the_bar_fits_the_terminal(width: int) -> None:
+    text = shown(width, terminal=True)
+    bars = [line for line in re.split(r"[\r\n]", text) if "epoch 3/500" in line]
+    assert bars
+    for line in bars:
+        assert len(line.rstrip()) <= width
+        assert "…" not in line
+        assert "2:03 h left" in line
+    if width >= 80:
+        assert all("━━━" in line and "9,123 tokens/s loss 4.50 perplexity 90.02" in line for line in bars)
+
+
+@pytest.mark.parametrize("dumb", [False, True])
+def test_lines_where_there_is_no_terminal(dumb: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_view, "LINE_SECONDS", 0.0)
+    text = shown(30, terminal=dumb, dumb=dumb)
+    assert text.splitlines() == [
+        "epoch 3/500: 9,123 tokens/s, loss 4.50, perplexity 90.02, 2:03 h left",
+        "epoch 3: train 90.02, valid 99.48 (best), averaged, 0 s",
+        "epoch 4/500: 9,123 tokens/s, loss 4.50, perplexity 90.02, 2:03 h left",
+    ]
+
+
+def test_a_quiet_process_shows_nothing() -> None:
+    file = io.StringIO()
+    with TrainingView(Console(file=file, force_terminal=True, quiet=True)) as view:
+        view(STEP)
+        view(EPOCH)
+    assert file.getvalue() == ""
+
+
+def test_lines_of_an_evaluation(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(progress_module, "LINE_SECONDS", 0.0)
+    with progress_module.bar("scoring") as advance:
+        advance(250, 1000)
+        advance(500, None)
+    assert capsys.readouterr().err.splitlines() == ["scoring: 25%", "scoring: 500"]

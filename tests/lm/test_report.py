@@ -1,0 +1,167 @@
+"""Reports are made from run folders alone, with or without weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torch_pru import PRUError
+from torch_pru.lm.config import Config
+from torch_pru.lm.evaluation.scores import Scores, load_scores, save_scores
+from torch_pru.lm.paper import ABLATIONS, ADAPTED, CORPORA, MAIN, POOLING, SWEEP
+from torch_pru.lm.recipe import config_text, list_recipes, load_recipe
+from torch_pru.lm.report import report
+from torch_pru.lm.results import nearest_recipe, read_result
+
+
+def write_run(
+    folder: Path,
+    config: Config,
+    *,
+    stage: str = "train",
+    results: dict[str, dict[str, float]] | None = None,
+    losses: tuple[float, ...] = (4.3, 4.1, 4.2),
+    finished: bool = True,
+) -> Path:
+    """A run folder as it is kept: no weights, no vocabulary."""
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"format": 1, "stage": stage}))
+    (folder / "config.toml").write_text(config_text(config))
+    environment = {"device_name": "NVIDIA H200", "commit": "0123456789abcdef"}
+    (folder / "environment.json").write_text(json.dumps(environment))
+    with (folder / "metrics.jsonl").open("w") as file:
+        file.write(json.dumps({"kind": "steps", "step": 50, "loss": 6.0, "clock": {"seconds": 1.0}}) + "\n")
+        for epoch, loss in enumerate(losses, start=1):
+            line: dict[str, Any] = {"kind": "epoch", "epoch": epoch, "valid_loss": loss}
+            line["best_valid_loss"] = min(losses[:epoch])
+            line["decision"] = "stop" if finished and epoch == len(losses) else "continue"
+            file.write(json.dumps(line | {"clock": {"seconds": 600.0 * epoch}}) + "\n")
+    if results is not None:
+        entries = {
+            method: {
+                split: {"perplexity": value} | ({} if method == "static" else {"settings": {"decay": 0.002}})
+                for split, value in splits.items()
+            }
+            for method, splits in results.items()
+        }
+        save_scores(Scores("ab", {"total": 18_895_600, "recurrent": 14_885_600}, entries), folder)
+    return folder
+
+
+def cells(document: str, *words: str) -> list[str]:
+    """The cells of the one table row that begins with the first word and has the others in it."""
+    rows = [line for line in document.splitlines() if line.startswith(f"| {words[0]} |")]
+    rows = [line for line in rows if all(word in line for word in words)]
+    assert len(rows) == 1, rows
+    return [cell.strip() for cell in rows[0].strip("|").split(" | ")]
+
+
+def test_rows_without_a_run_say_so() -> None:
+    document = report([])
+    assert "58.46" in cells(document, "AWD-PRU g=4 M=1400, finetuned", "56.56")
+    row = cells(document, "PRU g=4 M=1400", "`pru train ptb-pru-g4`")
+    assert row[3:9] == ["64.76", "64.40", "not run", "62.42", "62.62", "not run"]
+    assert "Every run" not in document
+
+
+def test_seeds_are_averaged(tmp_path: Path) -> None:
+    runs = [
+        write_run(
+            tmp_path / f"a{seed}",
+            load_recipe("ptb-pru-g4", {"seed": str(seed), "precision": "bfloat16", "device": "cuda"}),
+            results={"static": {"valid": 64.0 + seed, "test": 62.0}},
+        )
+        for seed in (1, 2, 3)
+    ]
+    row = cells(report(runs), "PRU g=4 M=1400", "`pru train ptb-pru-g4`")
+    assert row[2] == "18.90"
+    assert row[5] == "**66.00 ± 1.00**"
+    assert row[8] == "**62.00**"
+    assert row[9:14] == ["no", "3", "30", "NVIDIA H200", "1, 2, 3"]  # 66.00 is above 64.76 + 0.5
+
+
+def test_reproduced_means_at_most_half_a_point_above(tmp_path: Path) -> None:
+    for number, (valid, expected) in enumerate([(65.26, "yes"), (65.27, "no")]):
+        results = {"static": {"valid": valid, "test": 62.42}}
+        run = write_run(tmp_path / str(number), load_recipe("ptb-pru-g4"), results=results)
+        assert cells(report([run]), "PRU g=4 M=1400", "`pru train ptb-pru-g4`")[9] == expected
+
+
+def test_finetuned_runs_have_their_own_row(tmp_path: Path) -> None:
+    config = load_recipe("ptb-awd-pru-g4")
+    first = write_run(tmp_path / "a", config, results={"static": {"valid": 60.5, "test": 58.3}})
+    second = write_run(
+        tmp_path / "b", config, stage="finetune", results={"static": {"valid": 58.4, "test": 56.5}}
+    )
+    document = report([second, first])
+    assert "**60.50**" in cells(document, "AWD-PRU g=4 M=1400", "ptb-awd-pru-g4")
+    assert "**58.40**" in cells(document, "AWD-PRU g=4 M=1400, finetuned", "56.56")
+
+
+def test_changed_and_unfinished_runs_count_in_no_table(tmp_path: Path) -> None:
+    scores = {"static": {"valid": 50.0, "test": 50.0}}
+    changed = write_run(tmp_path / "changed", load_recipe("ptb-pru-g4", {"epochs": "3"}), results=scores)
+    running = write_run(tmp_path / "running", load_recipe("ptb-pru-g2"), results=scores, finished=False)
+    document = report([changed, running])
+    assert "**50.00**" not in document
+    assert "epochs=3" in cells(document, "`changed`")
+    assert "trained, unfinished" in cells(document, "`running`")
+
+
+def test_a_run_without_scores_is_not_scored(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", load_recipe("ptb-pru-g4"))
+    assert cells(report([run]), "PRU g=4 M=1400", "`pru train ptb-pru-g4`")[5] == "not scored"
+
+
+def test_dynamic_evaluation(tmp_path: Path) -> None:
+    results = {"static": {"test": 62.5}, "dynamic": {"test": 55.3}, "cache": {"test": 57.0}}
+    run = write_run(tmp_path / "a", load_recipe("ptb-pru-g4"), results=results)
+    document = report([run])
+    row = cells(document, "ptb-pru-g4", "dynamic")
+    assert row[2:9] == ["paper", "–", "55.23", "not scored", "**55.30**", "**62.50**", "decay 0.002"]
+    assert cells(document, "ptb-pru-g4", "cache")[2:7] == ["–", "–", "–", "not scored", "**57.00**"]
+    assert cells(document, "ptb-lstm-1000", "dynamic")[5:7] == ["not run", "not run"]
+
+
+def test_one_configuration_under_several_names_counts_for_each(tmp_path: Path) -> None:
+    config = load_recipe("ptb-pooling-average")  # a point of the sweep too
+    run = write_run(tmp_path / "a", config, results={"static": {"valid": 74.0}})
+    document = report([run])
+    assert cells(document, "average")[2:4] == ["73.86", "**74.00**"]
+    assert cells(document, "K=4 g=1")[2] == "**74.00**"
+
+
+def test_every_recipe_that_the_tables_name_exists() -> None:
+    known = set(list_recipes())
+    assert {row.recipe for row in MAIN} | {one.recipe for one in ADAPTED} <= known
+    assert {f"{corpus}-{name}" for corpus in CORPORA for name in ABLATIONS | POOLING | SWEEP} <= known
+
+
+def test_nearest_recipe_follows_the_folder_name() -> None:
+    config = load_recipe("ptb-pooling-average")
+    assert nearest_recipe(config, "ptb-pooling-average-1") == ("ptb-pooling-average", {})
+    assert nearest_recipe(config, "ptb-sweep-k4-g1-1") == ("ptb-sweep-k4-g1", {})
+
+
+def test_the_best_epoch(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", load_recipe("ptb-pru-g4"), losses=(4.3, 4.1, 4.2))
+    result = read_result(run)
+    assert (result.epochs, result.best_epoch, result.minutes) == (3, 2, 30.0)
+
+
+@pytest.mark.parametrize("file", ["run.json", "config.toml", "environment.json", "scores.json"])
+def test_a_damaged_folder_is_named(tmp_path: Path, file: str) -> None:
+    run = write_run(tmp_path / "a", load_recipe("ptb-pru-g4"), results={"static": {"valid": 1.0}})
+    (run / file).write_text("{")
+    with pytest.raises(PRUError, match=file):
+        report([run])
+
+
+def test_scores_are_read_back(tmp_path: Path) -> None:
+    scores = Scores("ab", {"total": 3}, {"static": {"test": {"perplexity": 56.56}}})
+    save_scores(scores, tmp_path)
+    assert load_scores(tmp_path) == scores
+    assert load_scores(tmp_path / "elsewhere") is None

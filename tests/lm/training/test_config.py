@@ -1,0 +1,64 @@
+"""Settings: what is refused, and how it is said."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from torch_pru import PRUError
+from torch_pru.lm.config import SECTIONS, Config, ModelConfig, build_config, section_of, settings_of
+
+
+def test_names_are_unique_over_all_sections_and_every_setting_has_help() -> None:
+    fields = [item for kind in SECTIONS.values() for item in dataclasses.fields(kind)]
+    assert len({item.name for item in fields}) == len(fields) == len(section_of())
+    assert all(item.metadata["help"] for item in fields)
+
+
+def test_settings_survive_a_round_trip() -> None:
+    config = build_config("mine", {"epochs": 3, "hidden": [5, 7, 400], "pool_window": [5, 3]})
+    flat = {key: value for section in settings_of(config).values() for key, value in section.items()}
+    assert build_config("mine", flat) == config
+    assert config.model.hidden == (5, 7, 400)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"epoch": 3}, "'epoch' is not a setting; did you mean 'epochs'?"),
+        ({"epochs": 0}, "epochs=0 must be a whole number of at least 1"),
+        ({"epochs": 2.5}, "epochs=2.5 must be a whole number"),
+        ({"epochs": True}, "epochs=True must be a whole number"),
+        ({"weight_drop": 1.0}, "weight_drop=1.0 must be a number in [0, 1)"),
+        ({"variational": 1}, "variational=1 must be true or false"),
+        ({"precision": "bf16"}, "precision='bf16' is not known; use one of 'float32', 'bfloat16'"),
+        ({"unit": "lst"}, "unit='lst' is not known; use one of 'pru', 'lstm'; did you mean 'lstm'?"),
+        ({"learning_rate": 0}, "learning_rate=0.0 must be a number above 0"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan must be a number above 0"),
+        ({"weight_decay": -1e-6}, "weight_decay=-1e-06 must be a number of at least 0"),
+        ({"window": 4}, "window=4 must be at least 5"),
+        ({"hidden": []}, "hidden=[] has no layer"),
+        ({"hidden": [1150, 1150]}, "ends in 1150, but the decoder is tied to embedding=400"),
+        ({"hidden": "1150"}, "hidden='1150' must be a list"),
+        (
+            {"unit": "lstm", "groups": 4},
+            "groups=4 is a setting of the PRU and has no meaning for unit='lstm'",
+        ),
+        ({"latent_dropout": 0.2}, "latent_dropout=0.2 belongs to a mixture of softmaxes"),
+        ({"corpus": ""}, "corpus='' names no text"),
+    ],
+)
+def test_bad_values_are_refused_with_what_would_be_right(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(PRUError) as error:
+        build_config("mine", settings)
+    assert said in str(error.value)
+
+
+def test_a_config_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().name = "other"  # type: ignore[misc]
+
+
+def test_with_experts_the_last_layer_is_free() -> None:
+    assert ModelConfig(unit="lstm", embedding=280, hidden=(960, 960, 620), experts=15).hidden[-1] == 620

@@ -1,0 +1,119 @@
+"""Two processes that share a batch give the run of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from processes import WORKER, Workshop
+
+from torch_pru import PRUError
+from torch_pru.lm.run import RunFolder
+from torch_pru.lm.training.distributed import World, choose_device
+
+EVERY_DROPOUT = {
+    "input_dropout": 0.3,
+    "hidden_dropout": 0.25,
+    "output_dropout": 0.4,
+    "embedding_dropout": 0.1,
+    "weight_drop": 0.5,
+    "activation": 2.0,
+    "temporal": 1.0,
+    "weight_decay": 1e-4,
+}
+
+
+def settings_for(text_folder: Path, **more: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {"embedding": 8, "hidden": [12, 8], "batch": 4, "window": 10}
+    settings |= {"learning_rate": 5.0, "corpus": str(text_folder), "device": "cpu"}
+    return settings | EVERY_DROPOUT | more
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+def in_processes(workshop: Workshop, size: int, out: Path, **job: Any) -> dict[str, Any]:
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
+    children = []
+    for rank in range(size):
+        environment = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        children.append(workshop.start("steps", out=str(out), environment=environment, **job))
+    assert [workshop.wait(child) for child in children] == [0] * size, workshop.said.read_text()
+    return torch.load(out, weights_only=True)
+
+
+def furthest(one: Any, other: Any) -> float:
+    return max((one[name] - other[name]).abs().max().item() for name in one)
+
+
+@pytest.mark.parametrize(("unit", "variational", "averaging"), [("pru", True, True), ("lstm", False, False)])
+def test_two_processes_are_one(
+    unit: str, variational: bool, averaging: bool, workshop: Workshop, text_folder: Path, tmp_path: Path
+) -> None:
+    settings = settings_for(text_folder, unit=unit, variational=variational, precision="float64")
+    job = {"settings": settings, "steps": 50, "averaging": averaging}
+    one = in_processes(workshop, 1, tmp_path / "one", **job)
+    two = in_processes(workshop, 2, tmp_path / "two", **job)
+    assert furthest(one["weights"], two["weights"]) < 1e-7
+    assert one["loss"] == pytest.approx(two["loss"], abs=1e-7)
+    for (h, c), (h2, c2) in zip(one["state"], two["state"], strict=True):
+        assert max((h - h2).abs().max(), (c - c2).abs().max()) < 1e-7
+
+    five = {"settings": settings | {"precision": "float32"}, "steps": 5}
+    one = in_processes(workshop, 1, tmp_path / "one", **five)
+    two = in_processes(workshop, 2, tmp_path / "two", **five)
+    assert furthest(one["weights"], two["weights"]) < 1e-5
+
+
+def test_torchrun_writes_one_run_folder(workshop: Workshop, text_folder: Path, tmp_path: Path) -> None:
+    settings = settings_for(
+        text_folder, unit="lstm", precision="float64", epochs=2, valid_batch=2, log_steps=5
+    )
+    settings |= {"checkpoint_steps": 7}
+    said = {"said": str(tmp_path / "said")}
+    job = {"do": "train", "run": str(tmp_path / "two"), "settings": settings} | said
+    script = (
+        f"import json, worker; worker.torch.set_num_threads(1); worker.do(json.loads({json.dumps(job)!r}))"
+    )
+    (tmp_path / "script.py").write_text(script)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    path = os.pathsep.join([str(WORKER.parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [*launcher, str(tmp_path / "script.py")],
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert workshop.run("train", run=str(tmp_path / "one"), settings=settings) == 0
+    one, two = RunFolder.open(tmp_path / "one"), RunFolder.open(tmp_path / "two")
+    assert len(one.metrics()) == len(two.metrics()) > 0
+    for line, other in zip(one.metrics(), two.metrics(), strict=True):
+        line.pop("clock"), other.pop("clock")
+        assert line == pytest.approx(other, abs=1e-7)
+    assert json.loads((two.path / "environment.json").read_text())["processes"] == 2
+    weights, others = dict(one.model().named_parameters()), dict(two.model().named_parameters())
+    assert furthest(weights, others) < 1e-7
+
+
+def test_columns_must_divide() -> None:
+    cpu = torch.device("cpu")
+    assert [World(cpu, rank, 2).columns(20) for rank in (0, 1)] == [slice(0, 10), slice(10, 20)]
+    with pytest.raises(PRUError, match="batch=20 cannot be divided between 3 processes"):
+        World(cpu, 0, 3).columns(20)
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(PRUError, match="device='tpu' cannot be used"):
+        choose_device("tpu")

@@ -1,0 +1,141 @@
+"""The recipes: one a row of the paper, with the paper's numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from torch_pru import PRUError
+from torch_pru.lm.config import Config
+from torch_pru.lm.model import LanguageModel, ParameterCounts, parameter_counts
+from torch_pru.lm.recipe import config_text, list_recipes, load_recipe
+
+VOCABULARY = {"ptb": 10_000, "wikitext-2": 33_278}
+
+
+def counts(config: Config) -> ParameterCounts:
+    with torch.device("meta"):  # shapes without numbers
+        model = LanguageModel(config.model, config.regularisation, VOCABULARY[config.data.corpus])
+    return parameter_counts(model)
+
+
+# notes of the paper's section 5: millions, with two biases a gate and a biased, tied decoder.
+COUNTS = {
+    "lstm-1000": (19.87, 29.20),
+    "lstm-1200": (25.79, 35.13),
+    "lstm-1400": (32.68, 42.01),
+    "pru-g1": (18.97, 28.30),
+    "pru-g2": (18.51, 27.85),
+    "pru-g4": (18.90, 28.23),
+    "awd-pru-g1": (18.97, 28.30),
+    "awd-pru-g2": (18.51, 27.85),
+    "awd-pru-g4": (18.90, 28.23),
+    "awd-lstm": (24.22, 33.56),
+}
+
+
+@pytest.mark.parametrize("row", COUNTS)
+def test_parameter_counts_of_the_main_table(row: str) -> None:
+    for prefix, millions in zip(("ptb", "wt2"), COUNTS[row], strict=True):
+        found = counts(load_recipe(f"{prefix}-{row}"))
+        assert round(found.total / 1e6, 2) == millions
+        assert found.total == found.embedding + found.recurrent + found.decoder
+
+
+def test_parameter_counts_of_the_mixture_of_softmaxes() -> None:
+    assert round(counts(load_recipe("ptb-mos-lstm")).total / 1e6) == 22
+    assert round(counts(load_recipe("wt2-mos-lstm")).total / 1e6) == 35
+
+
+@pytest.mark.parametrize("prefix", ["ptb", "wt2"])
+def test_parameter_counts_of_the_ablations(prefix: str) -> None:
+    # By hand: LT/LT is an LSTM of 600; GLT/GLT divides both products by 4; those with PT by differences.
+    lstm = 4 * 600 * (600 + 600 + 2)
+    assert counts(load_recipe(f"{prefix}-ablation-lt-lt")).recurrent == lstm
+    grouped = 4 * 600 * (150 + 150 + 2)
+    assert counts(load_recipe(f"{prefix}-ablation-glt-glt")).recurrent == grouped
+    pt = counts(load_recipe(f"{prefix}-ablation-lt-pt")).recurrent
+    assert counts(load_recipe(f"{prefix}-ablation-glt-pt")).recurrent == pt - 4 * 600 * (600 - 150)
+    assert counts(load_recipe(f"{prefix}-ablation-lt-pt-no-residual")).recurrent == pt
+    assert counts(load_recipe(f"{prefix}-pooling-average")).recurrent == pt
+    assert counts(load_recipe(f"{prefix}-sweep-k4-g1")).recurrent == pt
+    assert counts(load_recipe(f"{prefix}-sweep-k1-g1")).recurrent == lstm
+    assert counts(load_recipe(f"{prefix}-ablation-pt-pt")).recurrent == 2 * pt - lstm
+
+
+def test_every_row_is_there() -> None:
+    rows = [*COUNTS, "mos-lstm"]
+    rows += [
+        f"ablation-{row}" for row in ("lt-lt", "glt-glt", "glt-pt", "lt-pt", "pt-pt", "lt-pt-no-residual")
+    ]
+    rows += [f"pooling-{kind}" for kind in ("skip", "max", "average", "convolution")]
+    rows += [f"sweep-k{levels}-g{groups}" for levels in (1, 2, 3, 4) for groups in (1, 2, 4)]
+    wanted = {f"{prefix}-{row}" for prefix in ("ptb", "wt2") for row in rows} | {"quickstart"}
+    assert wanted <= set(list_recipes())
+    for name in list_recipes():
+        assert load_recipe(name).name == name
+
+
+def test_awd_numbers() -> None:
+    ptb, wt2 = load_recipe("ptb-awd-lstm"), load_recipe("wt2-awd-lstm")
+    for config, drops, batch, epochs in ((ptb, (0.4, 0.25, 0.4), 20, 500), (wt2, (0.4, 0.2, 0.65), 80, 750)):
+        rates, settings = config.regularisation, config.training
+        assert (rates.output_dropout, rates.hidden_dropout, rates.input_dropout) == drops
+        assert (rates.embedding_dropout, rates.weight_drop, rates.weight_decay) == (0.1, 0.5, 1.2e-6)
+        assert (rates.activation, rates.temporal, rates.variational) == (2.0, 1.0, True)
+        assert (settings.learning_rate, settings.clip, settings.window) == (30.0, 0.25, 70)
+        assert (settings.batch, settings.epochs, settings.extend_to) == (batch, epochs, 0)
+        assert (settings.trigger_window, settings.valid_batch) == (5, 10)
+        assert (config.model.embedding, config.model.hidden) == (400, (1150, 1150, 400))
+
+
+@pytest.mark.parametrize("name", ["ptb-lstm-1000", "wt2-pru-g4", "ptb-ablation-lt-pt", "wt2-sweep-k2-g4"])
+def test_standard_dropout_numbers(name: str) -> None:
+    config = load_recipe(name)
+    rates, settings = config.regularisation, config.training
+    assert (rates.input_dropout, rates.hidden_dropout, rates.output_dropout) == (0.5, 0.5, 0.5)
+    assert (rates.embedding_dropout, rates.weight_drop, rates.variational) == (0.0, 0.0, False)
+    assert (rates.activation, rates.temporal) == (2.0, 1.0)
+    assert (settings.epochs, settings.extend_to) == (200, 500)
+
+
+def test_overrides_and_a_saved_config_read_back(tmp_path: Path) -> None:
+    config = load_recipe("ptb-awd-pru-g4", {"training.epochs": "3", "hidden": "[8, 400]", "corpus": "here"})
+    assert (config.training.epochs, config.model.hidden, config.data.corpus) == (3, (8, 400), "here")
+    (tmp_path / "config.toml").write_text(config_text(config))
+    assert load_recipe(tmp_path / "config.toml") == config
+
+
+def refused(tmp_path: Path, text: str, overrides: dict[str, str] | None = None) -> str:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(PRUError) as error:
+        load_recipe(tmp_path / "mine.toml", overrides)
+    assert "--set" in str(error.value) or str(tmp_path / "mine.toml") in str(error.value)
+    return str(error.value)
+
+
+def test_bad_recipes_are_refused_with_file_and_key(tmp_path: Path) -> None:
+    said = refused(tmp_path, "[training]\nepoch = 3\n")
+    assert "[training] 'epoch' is not a setting; did you mean 'epochs'?" in said
+    assert "[model]" in refused(tmp_path, "[training]\ngroups = 3\n")
+    assert "did you mean 'training'?" in refused(tmp_path, "[trainin]\nepochs = 3\n")
+    assert "belongs under [training]" in refused(tmp_path, "epochs = 3\n")
+    assert "epochs='3' must be a whole number" in refused(tmp_path, '[training]\nepochs = "3"\n')
+    assert "not a TOML file" in refused(tmp_path, "[training\n")
+    assert "base: there is no recipe 'ptb-awd-prug4'; did you mean" in refused(
+        tmp_path, 'base = "ptb-awd-prug4"'
+    )
+    assert "base leads back" in refused(tmp_path, 'base = "mine.toml"')
+    assert "--set epoch=3: 'epoch' is not a setting; did you mean 'epochs'?" in refused(
+        tmp_path, "", {"epoch": "3"}
+    )
+    assert "--set epochs=three" in refused(tmp_path, "", {"epochs": "three"})
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(PRUError, match="no recipe 'ptb-awd-pru4'; did you mean 'ptb-awd-pru-g4'"):
+        load_recipe("ptb-awd-pru4")
+    with pytest.raises(PRUError, match="no recipe file"):
+        load_recipe("nowhere.toml")

@@ -1,0 +1,266 @@
+"""Nothing lost: killed at any moment and resumed, a run ends as if nothing had happened, to the last bit."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from processes import Workshop
+
+from torch_pru import PRUError
+from torch_pru.lm.checkpoint import load_newest, read_verified
+from torch_pru.lm.run import RunFolder
+from torch_pru.lm.training import resume
+
+SETTINGS: dict[str, Any] = {
+    "unit": "pru",
+    "embedding": 8,
+    "hidden": [12, 8],
+    "groups": 2,
+    "batch": 4,
+    "window": 10,
+    "epochs": 4,
+    "learning_rate": 3.0,
+    "trigger_window": 1,
+    "valid_batch": 2,
+    "log_steps": 7,
+    "checkpoint_minutes": 0.0,
+    "checkpoint_steps": 9,
+    "device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def settings(text_folder: Path) -> dict[str, Any]:
+    return SETTINGS | {"corpus": str(text_folder)}
+
+
+@pytest.fixture(scope="module")
+def whole(workshop: Workshop, settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing interrupted."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    assert workshop.run("train", run=str(path), settings=settings) == 0, workshop.said.read_text()
+    epochs = [line for line in RunFolder.open(path).metrics() if line["kind"] == "epoch"]
+    assert len(epochs) == 4
+    assert [line["averaged"] for line in epochs][-1], "the run must reach its averaged phase"
+    return path
+
+
+def without_clock(path: Path) -> list[dict[str, Any]]:
+    lines = RunFolder.open(path).metrics()
+    assert all(line.pop("clock") for line in lines)
+    return lines
+
+
+def assert_same(found: Any, expected: Any, where: str = "state") -> None:
+    """Equal to the last bit, all the way down."""
+    assert type(found) is type(expected), where
+    if isinstance(found, torch.Tensor):
+        assert found.dtype == expected.dtype, where
+        assert torch.equal(found, expected), where
+    elif isinstance(found, dict):
+        assert found.keys() == expected.keys(), where
+        for key in found:
+            assert_same(found[key], expected[key], f"{where}.{key}")
+    elif isinstance(found, list | tuple):
+        assert len(found) == len(expected), where
+        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+            assert_same(one, other, f"{where}[{index}]")
+    else:
+        assert found == expected, where
+
+
+def assert_same_end(path: Path, whole: Path) -> None:
+    found, expected = RunFolder.open(path).checkpoint(), RunFolder.open(whole).checkpoint()
+    assert found is not None
+    assert expected is not None
+    clock = ("seconds", "metrics_bytes")  # the file's length depends on the clock's digits
+    for checkpoint in (found, expected):
+        assert checkpoint.state["finished"]
+        for name in clock:
+            checkpoint.state.pop(name)
+    assert_same(found.weights, expected.weights, "weights")
+    assert_same(found.best, expected.best, "best")
+    assert_same(found.state, expected.state)
+    assert without_clock(path) == without_clock(whole)
+
+
+def test_two_runs_are_the_same(
+    workshop: Workshop, settings: dict[str, Any], whole: Path, tmp_path: Path
+) -> None:
+    assert workshop.run("train", run=str(tmp_path / "run"), settings=settings) == 0
+    assert_same_end(tmp_path / "run", whole)
+
+
+def test_kill_9_at_random_moments(
+    workshop: Workshop, settings: dict[str, Any], whole: Path, tmp_path: Path
+) -> None:
+    numbers = random.Random(7)
+    start = time.monotonic()
+    workshop.run("train", run=str(tmp_path / "timed"), settings=settings)
+    duration = time.monotonic() - start
+    killed = 0
+    for trial in range(6):
+        path = tmp_path / f"run{trial}"
+        status = workshop.kill_after(
+            numbers.uniform(0, duration), workshop.start("train", run=str(path), settings=settings)
+        )
+        killed += status == -signal.SIGKILL
+        for _ in range(2):
+            if not (path / "run.json").exists():
+                assert workshop.run("train", run=str(path), settings=settings) == 0
+                break
+            child = workshop.start("resume", run=str(path))
+            status = workshop.kill_after(numbers.uniform(0, duration / 2), child)
+            killed += status == -signal.SIGKILL
+            assert status in (0, -signal.SIGKILL), workshop.said.read_text()
+        assert workshop.run("resume", run=str(path)) == 0, workshop.said.read_text()
+        assert_same_end(path, whole)
+    assert killed >= 8, "the test must kill runs at work"
+
+
+@pytest.mark.parametrize("call", [2, 8, 11, *range(14, 24, 3), *range(24, 34)])
+def test_kill_9_inside_the_calls_that_write(
+    call: int, workshop: Workshop, settings: dict[str, Any], whole: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    status = workshop.run("train", run=str(path), settings=settings, die_at_call=call)
+    assert status == -signal.SIGKILL
+    again = "resume" if (path / "run.json").exists() else "train"
+    assert workshop.run(again, run=str(path), settings=settings) == 0, workshop.said.read_text()
+    assert_same_end(path, whole)
+    assert len(list((path / "checkpoints").iterdir())) == 2  # nothing half written is left behind
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_save_and_leave_with_their_status(
+    number: int, expected: int, workshop: Workshop, settings: dict[str, Any], whole: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    rare = settings | {"checkpoint_steps": 0}
+    child = workshop.start("train", run=str(path), settings=rare)
+    while not (path / "metrics.jsonl").exists() or not (path / "metrics.jsonl").stat().st_size:
+        time.sleep(0.005)  # at work since a few steps
+    status = workshop.kill_after(0.05, child, number)
+    assert status == expected, workshop.said.read_text()
+    assert "pru resume" in workshop.said.read_text()
+    checkpoint = load_newest(path / "checkpoints")
+    assert checkpoint is not None
+    assert checkpoint.state["steps"] > 0
+    assert not checkpoint.state["finished"]
+    assert workshop.run("resume", run=str(path)) == 0
+    assert_same_end(path, whole)
+
+
+def test_finetuning_survives_a_kill(
+    workshop: Workshop, settings: dict[str, Any], whole: Path, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(whole, tmp_path / name)
+    assert workshop.run("finetune", run=str(tmp_path / "a")) == 0, workshop.said.read_text()
+    assert workshop.run("finetune", run=str(tmp_path / "b"), die_at_call=30) == -signal.SIGKILL
+    assert workshop.run("resume", run=str(tmp_path / "b-finetuned")) == 0, workshop.said.read_text()
+    assert_same_end(tmp_path / "b-finetuned", tmp_path / "a-finetuned")
+
+
+# ------------------------------------------------------------------------------------ damaged checkpoints
+
+
+@pytest.fixture(scope="module")
+def interrupted(
+    workshop: Workshop, settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A run that was killed while it wrote its fourth checkpoint."""
+    path = tmp_path_factory.mktemp("interrupted") / "run"
+    assert workshop.run("train", run=str(path), settings=settings, die_at_call=42) == -signal.SIGKILL
+    assert len(checkpoints(path)) == 2
+    return path
+
+
+def checkpoints(path: Path) -> list[Path]:
+    return sorted(item for item in (path / "checkpoints").iterdir() if item.name.isdigit())
+
+
+@pytest.mark.parametrize("file", ["weights.safetensors", "best.safetensors", "state.pt", "manifest.json"])
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "missing"])
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
+    file: str, damage: str, interrupted: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(interrupted, tmp_path / "run")
+    older, newest = checkpoints(tmp_path / "run")
+    target = newest / file
+    content = bytearray(target.read_bytes())
+    if damage == "truncated":
+        target.write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        content[len(content) // 2] ^= 0x10
+        target.write_bytes(content)
+    else:
+        target.unlink()
+    steps = torch.load(io.BytesIO(read_verified(older)["state.pt"]), weights_only=True)["steps"]
+    with pytest.warns(UserWarning, match="trying the checkpoint before it"):
+        checkpoint = load_newest(tmp_path / "run" / "checkpoints")
+    assert checkpoint is not None
+    assert checkpoint.state["steps"] == steps
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(
+    workshop: Workshop, interrupted: Path, whole: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(interrupted, tmp_path / "run")
+    (checkpoints(tmp_path / "run")[-1] / "state.pt").write_bytes(b"")
+    assert workshop.run("resume", run=str(tmp_path / "run")) == 0, workshop.said.read_text()
+    assert_same_end(tmp_path / "run", whole)
+
+
+def test_when_all_are_damaged_the_run_is_refused(interrupted: Path, tmp_path: Path) -> None:
+    shutil.copytree(interrupted, tmp_path / "run")
+    for path in checkpoints(tmp_path / "run"):
+        (path / "state.pt").write_bytes(b"")
+    with (
+        pytest.warns(UserWarning, match="does not match its checksum"),
+        pytest.raises(PRUError, match=r"every checkpoint in .* is damaged"),
+    ):
+        resume(tmp_path / "run")
+
+
+class Mischief:
+    """What a stranger's file could hold."""
+
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.proof,)
+
+
+def test_a_strangers_checkpoint_runs_no_code(interrupted: Path, tmp_path: Path) -> None:
+    shutil.copytree(interrupted, tmp_path / "run")
+    older, newest = checkpoints(tmp_path / "run")
+    shutil.rmtree(older)
+    content = io.BytesIO()
+    torch.save({"steps": Mischief(tmp_path / "proof")}, content)
+    manifest = json.loads((newest / "manifest.json").read_text())
+    manifest["state.pt"]["sha256"] = hashlib.sha256(content.getvalue()).hexdigest()
+    (newest / "state.pt").write_bytes(content.getvalue())
+    (newest / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.warns(UserWarning, match="cannot be read"), pytest.raises(PRUError):
+        resume(tmp_path / "run")
+    assert not (tmp_path / "proof").exists()
+
+
+def test_a_finished_run_is_left_as_it_is(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "run")
+    before = checkpoints(tmp_path / "run")
+    resume(tmp_path / "run")
+    assert checkpoints(tmp_path / "run") == before
+    assert_same_end(tmp_path / "run", whole)

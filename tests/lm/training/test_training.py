@@ -1,0 +1,347 @@
+"""The loop: what it writes, what it reports, and how it ends when something is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small import small_config, small_corpus, small_masks, small_model
+from torch import Tensor
+
+from torch_pru import PRUError
+from torch_pru.lm import checkpoint as checkpoint_module
+from torch_pru.lm.evaluation.static import score
+from torch_pru.lm.run import RunFolder, locked
+from torch_pru.lm.training import Diverged, Progress, api, finetune, resume, train
+from torch_pru.lm.training.distributed import World
+from torch_pru.lm.training.optimizer import AveragedSGD
+from torch_pru.lm.training.precision import LossScale, check_precision
+from torch_pru.lm.training.step import TrainingStep
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def finished(text_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, list[Progress]]:
+    heard: list[Progress] = []
+    config = small_config(unit="lstm", corpus=str(text_folder), epochs=6, checkpoint_steps=20)
+    return train(config, tmp_path_factory.mktemp("runs") / "run", progress=heard.append), heard
+
+
+# ------------------------------------------------------------------------------------ what a run leaves
+
+
+def test_the_run_folder_holds_all_there_is_to_know(finished: tuple[RunFolder, list[Progress]]) -> None:
+    run, _ = finished
+    opened = RunFolder.open(run.path)
+    assert opened == run
+    assert opened.stage == "train"
+    assert "<unk>" in opened.vocabulary
+    environment = json.loads((run.path / "environment.json").read_text())
+    assert environment["torch"] == torch.__version__
+    assert (environment["seed"], environment["device"], environment["processes"]) == (1, "cpu", 1)
+    assert {"commit", "python", "torch_pru"} <= environment.keys()
+    assert list(run.path.glob("events.out.tfevents.*"))
+    assert len(list(run.checkpoints.iterdir())) == 2
+    assert not list(run.path.rglob("*.pkl"))
+
+
+def test_the_metrics_follow_the_epochs(finished: tuple[RunFolder, list[Progress]]) -> None:
+    run, _ = finished
+    epochs = [line for line in run.metrics() if line["kind"] == "epoch"]
+    assert [line["epoch"] for line in epochs] == [1, 2, 3, 4, 5, 6]
+    assert epochs[-1]["decision"] == "stop"
+    assert epochs[-1]["best_valid_loss"] == min(line["valid_loss"] for line in epochs)
+    for line in epochs:
+        assert line["valid_perplexity"] == pytest.approx(math.exp(line["valid_loss"]))
+    steps = [line["step"] for line in run.metrics() if line["kind"] == "steps"]
+    assert steps == [*range(7, epochs[-1]["step"] + 1, 7)]
+
+
+def test_the_best_weights_are_those_that_were_validated(finished: tuple[RunFolder, list[Progress]]) -> None:
+    run, _ = finished
+    best = min(line["valid_loss"] for line in run.metrics() if line["kind"] == "epoch")
+    valid = api.load_corpus(run.config.data.corpus).valid
+    assert score(run.model("best"), valid, batch=2).nll == pytest.approx(best, abs=1e-6)
+    assert score(run.model("last"), valid, batch=2).nll != pytest.approx(best, abs=1e-6)
+    with pytest.raises(PRUError, match="which='worst' is not known"):
+        run.model("worst")
+
+
+def test_tensorboard_has_the_same_numbers(finished: tuple[RunFolder, list[Progress]]) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run, _ = finished
+    events = EventAccumulator(str(run.path)).Reload()
+    found = [event.value for event in events.Scalars("epoch/valid_loss")]
+    expected = [line["valid_loss"] for line in run.metrics() if line["kind"] == "epoch"]
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_progress_tells_where_the_run_stands(finished: tuple[RunFolder, list[Progress]]) -> None:
+    _, heard = finished
+    assert all(item.step <= item.steps and item.epoch <= item.epochs == 6 for item in heard)
+    assert heard[0].valid_loss is None
+    assert heard[0].seconds_left > 0
+    assert heard[0].perplexity == pytest.approx(math.exp(heard[0].loss))
+    assert (heard[-1].epoch, heard[-1].step, heard[-1].seconds_left) == (6, heard[-1].steps, 0)
+    assert heard[-1].best_valid_loss is not None
+    assert heard[-1].averaging
+
+
+def test_training_learns(finished: tuple[RunFolder, list[Progress]]) -> None:
+    run, _ = finished
+    losses = [line["train_loss"] for line in run.metrics() if line["kind"] == "epoch"]
+    assert losses[-1] < losses[0] < 1.1 * math.log(len(run.vocabulary))
+
+
+def test_finetuning_starts_averaged_from_the_best_weights(
+    finished: tuple[RunFolder, list[Progress]], tmp_path: Path
+) -> None:
+    run, _ = finished
+    tuned = finetune(run.path, tmp_path / "tuned")
+    assert (tuned.stage, tuned.config) == ("finetune", run.config)
+    lines = [line for line in tuned.metrics() if line["kind"] == "epoch"]
+    assert all(line["averaged"] and line["stage"] == "finetune" for line in lines)
+    rounds = [line["round"] for line in lines]
+    assert rounds == sorted(rounds)
+    assert rounds[0] == 1
+    assert lines[-1]["decision"] == "stop"
+    assert sum(line["decision"] == "restart" for line in lines) == rounds[-1] - 1
+    before = min(line["valid_loss"] for line in run.metrics() if line["kind"] == "epoch")
+    assert lines[-1]["best_valid_loss"] <= before
+    with pytest.raises(PRUError, match=r"there is a run in .* already"):
+        finetune(run.path, tmp_path / "tuned")
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16", "float64"])
+def test_every_precision_trains(precision: str, text_folder: Path, tmp_path: Path) -> None:
+    settings = {"unit": "pru", "corpus": str(text_folder), "epochs": 1, "learning_rate": 1.0}
+    exact = train(small_config(**settings), tmp_path / "float32").metrics()[-1]
+    found = train(small_config(precision=precision, **settings), tmp_path / precision).metrics()[-1]
+    assert found["train_loss"] == pytest.approx(exact["train_loss"], rel=0.01)
+    dtype = torch.float64 if precision == "float64" else torch.float32
+    assert RunFolder.open(tmp_path / precision).model().embedding.weight.dtype == dtype
+
+
+def test_float16_has_no_lstm_on_a_cpu() -> None:
+    with pytest.raises(PRUError, match=r"float16.*bfloat16"):
+        check_precision("float16", CPU, small_model(unit="lstm"))
+
+
+# ------------------------------------------------------------------------------------ the host does not wait
+
+
+@contextlib.contextmanager
+def no_looking() -> Iterator[None]:
+    """Whatever makes the host wait for the device raises."""
+
+    def refuse(self: Tensor, *arguments: Any) -> Any:
+        raise AssertionError("the host waits for the device")
+
+    names = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "nonzero")
+    before = {name: getattr(Tensor, name) for name in names}
+    try:
+        for name in names:
+            setattr(Tensor, name, refuse)
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(Tensor, name, method)
+
+
+@pytest.mark.parametrize(("unit", "precision"), [("lstm", "float32"), ("pru", "float32"), ("pru", "float16")])
+def test_a_step_never_asks_the_device_for_a_number(unit: str, precision: str) -> None:
+    model = small_model(unit=unit).train()
+    optimizer = AveragedSGD(model.parameters(), clip=0.25, weight_decay=1e-6)
+    optimizer.start_averaging()
+    step = TrainingStep(model, optimizer, small_masks(), World(CPU), precision=precision)
+    tokens = torch.randint(0, 40, (9, 4))
+    state = model.initial_state(4)
+    before = model.embedding.weight.detach().clone()
+    with no_looking():
+        for _ in range(3):
+            optimizer.prepare(1.0)
+            state, loss = step(tokens, tokens, state)
+    assert loss.shape == ()
+    assert int(step.steps) == 3
+    assert int(step.first_bad) == -1
+    assert not torch.equal(before, model.embedding.weight)
+
+
+def test_the_loss_scale_skips_an_overflow_and_recovers() -> None:
+    scale = LossScale(CPU)
+    good, bad = [torch.full((3,), 8192.0)], [torch.tensor([1.0, math.inf, 2.0])]
+    scale.unscale(good)
+    assert good[0].tolist() == [2.0, 2.0, 2.0]
+    scale.unscale(bad)
+    assert bad[0].tolist() == [0.0, 0.0, 0.0]
+    assert scale.factor.item() == 2048.0
+    for _ in range(2000):
+        scale.unscale([torch.ones(1)])
+    assert scale.factor.item() == 4096.0
+
+
+# ------------------------------------------------------------------------------------ when something is wrong
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run_and_names_the_step(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+    original = TrainingStep.__call__
+
+    def poisoned(self: TrainingStep, *arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 24:
+            with torch.no_grad():
+                self.model.embedding.weight[0, 0] = math.nan
+        return original(self, *arguments)
+
+    monkeypatch.setattr(TrainingStep, "__call__", poisoned)
+    config = small_config(unit="lstm", corpus=str(text_folder), checkpoint_steps=5, log_steps=50)
+    with pytest.raises(
+        Diverged, match=r"not finite at step 24; the checkpoints in .* hold the last good weights"
+    ):
+        train(config, tmp_path / "run")
+    kept = RunFolder.open(tmp_path / "run").checkpoint()
+    assert kept is not None
+    assert kept.state["steps"] == 20
+    assert all(weight.isfinite().all() for weight in kept.weights.values())
+    assert RunFolder.open(tmp_path / "run").model("best").embedding.weight.isfinite().all()
+
+
+def test_a_loss_that_runs_away_stops_the_run(text_folder: Path, tmp_path: Path) -> None:
+    settings = {
+        "unit": "lstm",
+        "corpus": str(text_folder),
+        "learning_rate": 1e4,
+        "clip": 100.0,
+        "log_steps": 2,
+    }
+    with pytest.raises(Diverged, match=r"run away|not finite"):
+        train(small_config(**settings), tmp_path / "run")
+
+
+def test_a_full_disk_leaves_the_checkpoints_as_they_were(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = 0
+    original = checkpoint_module.write_synced
+
+    def filling(path: Path, content: bytes) -> None:
+        nonlocal written
+        written += 1
+        if written == 14:  # the second file of the fourth checkpoint
+            path.write_bytes(content[:100])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        original(path, content)
+
+    config = small_config(unit="lstm", corpus=str(text_folder), checkpoint_steps=5)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_module, "write_synced", filling)
+        with pytest.raises(PRUError, match=r"cannot write a checkpoint .*: No space left on device"):
+            train(config, tmp_path / "run")
+    assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()) == ["000002", "000003"]
+    kept = RunFolder.open(tmp_path / "run").checkpoint()
+    assert kept is not None
+    assert kept.state["steps"] == 10
+    assert resume(tmp_path / "run").metrics()[-1]["decision"] == "stop"
+
+
+def test_a_full_disk_under_the_metrics(text_folder: Path, tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full on this system")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(PRUError, match=r"cannot write .*metrics.jsonl"):
+        train(small_config(unit="lstm", corpus=str(text_folder)), folder)
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written(text_folder: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(PRUError, match=r"cannot .*: Permission denied"):
+        train(small_config(corpus=str(text_folder)), tmp_path / "run")
+
+
+def test_a_run_folder_below_a_file_is_refused(text_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("here")
+    with pytest.raises(PRUError, match=r"cannot .*: Not a directory"):
+        train(small_config(corpus=str(text_folder)), tmp_path / "file" / "run")
+
+
+def test_a_second_process_is_refused(finished: tuple[RunFolder, list[Progress]]) -> None:
+    run, _ = finished
+    with locked(run.path), pytest.raises(PRUError, match="another process is at work on the run"):
+        resume(run.path)
+    resume(run.path)
+
+
+def test_a_folder_with_a_run_is_not_trained_into(finished: tuple[RunFolder, list[Progress]]) -> None:
+    run, _ = finished
+    with pytest.raises(PRUError, match=r"there is a run in .* already"):
+        train(run.config, run.path)
+
+
+def copy_of(run: RunFolder, path: Path) -> Path:
+    import shutil
+
+    shutil.copytree(run.path, path)
+    return path
+
+
+def test_a_run_of_another_version_is_refused(
+    finished: tuple[RunFolder, list[Progress]], tmp_path: Path
+) -> None:
+    path = copy_of(finished[0], tmp_path / "run")
+    (path / "run.json").write_text('{"format": 99, "stage": "train"}')
+    for reads in (RunFolder.open, resume, finetune):
+        with pytest.raises(PRUError, match="has format 99, made by another version"):
+            reads(path)
+    (path / "run.json").write_text("{")
+    with pytest.raises(PRUError, match=r"run.json cannot be read"):
+        RunFolder.open(path)
+    with pytest.raises(PRUError, match=r"no run in .*: run.json is missing"):
+        RunFolder.open(tmp_path)
+
+
+def test_a_changed_text_is_noticed(finished: tuple[RunFolder, list[Progress]], tmp_path: Path) -> None:
+    path = copy_of(finished[0], tmp_path / "run")
+    (path / "vocabulary.txt").write_text("one\ntwo\n")
+    with pytest.raises(PRUError, match="has changed since the run"):
+        resume(path)
+
+
+def test_an_unfinished_run_is_not_finetuned(text_folder: Path, tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", small_config(corpus=str(text_folder)), small_corpus().vocabulary)
+    with pytest.raises(PRUError, match="is not finished"):
+        finetune(tmp_path / "run")
+    with pytest.raises(PRUError, match="has no best weights yet"):
+        RunFolder.open(tmp_path / "run").model()
+
+
+def test_a_bad_start_leaves_no_folder(text_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(PRUError, match="batch=5000 is too large"):
+        train(small_config(corpus=str(text_folder), batch=5000), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_relative_corpus_is_found_from_elsewhere(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(text_folder.parent)
+    config = small_config(unit="lstm", corpus=text_folder.name, epochs=1)
+    run = train(config, tmp_path / "run")
+    assert run.config.data.corpus == str(text_folder)
