@@ -66,21 +66,24 @@ def recurrence(
         torch.Size([70, 20, 1400])
     """
     _check_shapes(gates, weight, bias, h0, c0, lengths)
-    weight, h0 = weight.to(gates.dtype), h0.to(gates.dtype)
-    bias = None if bias is None else bias.to(gates.dtype)
-    if backend == "reference":
-        return reference.recurrence(gates, weight, bias, h0, c0, lengths, reverse=reverse)
     tensors = (gates, weight, bias, h0, c0)
     save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     chosen = _choose(backend, gates, weight, lengths, save)
+    if chosen != "cuda":  # whose kernels read float32 weights and return float32 gradients of them
+        weight, h0 = weight.to(gates.dtype), h0.to(gates.dtype)
+        bias = None if bias is None else bias.to(gates.dtype)
+    if chosen == "reference":
+        return reference.recurrence(gates, weight, bias, h0, c0, lengths, reverse=reverse)
     out, hn, cn, _, _ = library.forward(gates, weight, bias, h0, c0, lengths, reverse, save, chosen)
     return out, hn, cn
 
 
 def _choose(backend: str, gates: Tensor, weight: Tensor, lengths: Tensor | None, training: bool) -> str:
-    """The backend that will run: ``"loop"`` or ``"cuda"``."""
+    """The backend that will run: any but ``"auto"``."""
     check_choice("backend", backend, BACKENDS)
-    if backend == "loop" or (backend == "auto" and not gates.is_cuda):
+    if backend in ("reference", "loop"):
+        return backend
+    if backend == "auto" and not gates.is_cuda:
         return "loop"
     from torch_pru.ops import cuda  # here, because importing the package must stay light
 

@@ -55,9 +55,9 @@ def _(gates, weight, bias, h0, c0, lengths, reverse, save, backend):
 
 @torch.library.custom_op("torch_pru::recurrence_backward", mutates_args=())
 def backward(
-    grad_out: Tensor,
-    grad_hn: Tensor,
-    grad_cn: Tensor,
+    grad_out: Tensor | None,
+    grad_hn: Tensor | None,
+    grad_cn: Tensor | None,
     weight: Tensor,
     h0: Tensor,
     c0: Tensor,
@@ -76,10 +76,11 @@ def backward(
 
 @backward.register_fake
 def _(grad_out, grad_hn, grad_cn, weight, h0, c0, out, activations, cells, lengths, reverse, backend):
+    grad_gates, grad_bias = implementation(backend).gradients_like(out)
     return (
-        torch.empty_like(activations),
+        grad_gates,
         torch.empty_like(weight, memory_format=torch.contiguous_format),
-        activations.new_empty(activations.shape[2:]),
+        grad_bias,
         torch.empty_like(h0, memory_format=torch.contiguous_format),
         torch.empty_like(c0, memory_format=torch.contiguous_format),
     )
@@ -89,6 +90,7 @@ def _setup_context(ctx, inputs, output) -> None:
     _, weight, bias, h0, c0, lengths, ctx.reverse, _, ctx.backend = inputs
     out, _, _, activations, cells = output
     ctx.has_bias = bias is not None
+    ctx.set_materialize_grads(False)  # zeros for what nobody asked of would be as large as the gates
     ctx.save_for_backward(weight, h0, c0, out, activations, cells, lengths)
 
 

@@ -103,10 +103,16 @@ def _gate_in_place(z: Tensor, c: Tensor, c_next: Tensor, h_next: Tensor, scratch
     torch.mul(o, scratch, out=h_next)
 
 
+def gradients_like(out: Tensor) -> tuple[Tensor, Tensor]:
+    """Unwritten gradients of gates (T, B, 4, M) and bias (4, M)."""
+    steps, batch, hidden = out.shape
+    return out.new_empty(steps, batch, 4, hidden), out.new_empty(4, hidden)
+
+
 def backward(
-    grad_out: Tensor,
-    grad_hn: Tensor,
-    grad_cn: Tensor,
+    grad_out: Tensor | None,
+    grad_hn: Tensor | None,
+    grad_cn: Tensor | None,
     weight: Tensor,
     h0: Tensor,
     c0: Tensor,
@@ -116,26 +122,28 @@ def backward(
     lengths: Tensor | None,
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients from what :func:`forward` saved.
+    """Gradients from what :func:`forward` saved; None stands for a gradient that is zero.
 
     Returns:
         Gradients of gates (T, B, 4, M), weight (G, 4, D, D), bias (4, M), h0 and c0 (B, M).
     """
     steps, batch, _, hidden = activations.shape
     groups, _, width, _ = weight.shape
-    grad_gates = torch.empty_like(activations)
+    grad_gates, _ = gradients_like(out)
     by_group = weight.reshape(groups, 4 * width, width)  # (G, 4D, D)
     grad_z_by_group = out.new_empty(groups, batch, 4, width)
     grad_h_by_group = out.new_empty(groups, batch, width)
     scratch = out.new_empty(2, batch, hidden)
     valid = None if lengths is None else valid_steps(steps, lengths.to(out.device))
 
-    grad_h, grad_c = grad_hn, grad_cn.to(cells.dtype, copy=True)
+    grad_h = torch.zeros_like(h0) if grad_hn is None else grad_hn
+    grad_c = torch.zeros_like(c0) if grad_cn is None else grad_cn
+    grad_c = grad_c.to(cells.dtype, copy=True)
     order = range(steps) if reverse else reversed(range(steps))
     for t in order:
         before = t + 1 if reverse else t - 1
         c_before = cells[before] if 0 <= before < steps else c0
-        grad_h_here = grad_h + grad_out[t]
+        grad_h_here = grad_h if grad_out is None else grad_h + grad_out[t]
         if valid is not None:  # a finished column hands its gradients on untouched
             passed_h, passed_c = grad_h * ~valid[t], grad_c * ~valid[t]
             grad_h_here, grad_c = grad_h_here * valid[t], grad_c * valid[t]

@@ -1,0 +1,113 @@
+"""Check, then time, the fused recurrence alone (no input transform): forward, and backward, all gradients.
+
+    python benchmarks/kernels.py [--shapes 4x350x20 1x1000x20 ...] [--steps 70] [--dtype float16]
+
+A shape is groups x units x batch. Each runs in a process of its own, so that one that hangs is stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+SHAPES = ("4x350x20", "4x350x80", "4x350x1", "4x100x20", "2x600x20", "2x200x20", "1x400x20", "1x600x20")
+SHAPES += ("1x1000x20", "1x1024x24", "1x1150x20", "1x1200x20", "1x1400x20")
+LIMIT_SECONDS = 60
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "cuda"))
+
+
+def median_microseconds(work, repeats: int = 20) -> float:
+    """Device time of one call, as a captured graph: launch gaps of the host stay out."""
+    import torch
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    times = []
+    for _ in range(repeats):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1000)
+    return sorted(times)[repeats // 2]
+
+
+def measure(shape: str, steps: int, dtype_name: str) -> str:
+    import torch
+    from literal import compare, make_problem, run_fused
+
+    from torch_pru.ops import cuda
+
+    groups, units, batch = (int(n) for n in shape.split("x"))
+    dtype = getattr(torch, dtype_name)
+    problem = make_problem(steps, batch, groups, units, dtype, seed=1)
+    errors = compare(problem, run_fused(problem))
+    worst_output = max(errors[k] for k in ("out", "hn", "cn"))
+    worst_gradient = max(v for k, v in errors.items() if k.startswith("d"))
+    bounds = (1e-3, 2e-3) if dtype == torch.float16 else (4e-3, 1e-2)
+    if not (worst_output < bounds[0] and worst_gradient < bounds[1]):
+        return f"{shape:>12} numbers are off: {errors}"
+    x = problem.inputs
+    saved = cuda.forward(x["gates"], x["weight"], x["bias"], x["h0"], x["c0"], None, False, True)
+    out, _, _, activations, cells = saved
+    grads = problem.grads
+
+    def infer():
+        cuda.forward(x["gates"], x["weight"], x["bias"], x["h0"], x["c0"], None, False, False)
+
+    def train():
+        cuda.forward(x["gates"], x["weight"], x["bias"], x["h0"], x["c0"], None, False, True)
+
+    def back():
+        cuda.backward(*grads, x["weight"], x["h0"], x["c0"], out, activations, cells, None, False)
+
+    times = " ".join(f"{median_microseconds(work):8.1f}" for work in (infer, train, back))
+    return f"{shape:>12} {times}   {worst_output:.1e} {worst_gradient:.1e}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shapes", nargs="+", default=SHAPES)
+    parser.add_argument("--steps", type=int, default=70)
+    parser.add_argument("--dtype", default="float16", choices=("float16", "bfloat16"))
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(measure(arguments.one, arguments.steps, arguments.dtype))
+        return
+    title = f"worst errors ({arguments.dtype}, T={arguments.steps}, us)"
+    lines = [f"{'shape':>12} {'forward':>8} {'saving':>8} {'backward':>8}   {title}"]
+    for shape in arguments.shapes:
+        command = [
+            sys.executable,
+            __file__,
+            "--one",
+            shape,
+            "--steps",
+            str(arguments.steps),
+            "--dtype",
+            arguments.dtype,
+        ]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+            lines.append(
+                done.stdout.rstrip() if done.returncode == 0 else f"{shape:>12} failed: {done.stderr[-900:]}"
+            )
+        except subprocess.TimeoutExpired:
+            lines.append(f"{shape:>12} stopped after {LIMIT_SECONDS} s")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

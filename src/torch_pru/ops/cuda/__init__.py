@@ -1,0 +1,47 @@
+"""The recurrence as fused CUDA kernels, compiled at first use.
+
+Importing this needs neither a GPU nor cuda-bindings.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+
+import torch
+from torch import Tensor
+
+from .launch import device_of, share
+from .plan import choose
+from .recurrence import backward, forward, gradients_like, saved_like
+
+__all__ = ["backward", "covers", "forward", "gradients_like", "saved_like", "share"]
+
+
+@functools.cache
+def _missing() -> str | None:
+    try:
+        found = importlib.util.find_spec("cuda.bindings.nvrtc") is not None
+    except ModuleNotFoundError:
+        found = False
+    return None if found else "cuda-bindings is not installed"
+
+
+def covers(gates: Tensor, weight: Tensor, lengths: Tensor | None, training: bool) -> str | None:
+    """None when the fused kernels serve this call, else a short reason why not."""
+    if gates.device.type != "cuda":
+        return f"tensors are on {gates.device.type}, not on a CUDA device"
+    if gates.dtype not in (torch.float16, torch.bfloat16):
+        return f"{gates.dtype} operands: the kernels take float16 and bfloat16"
+    if gates.shape[0] == 0 or gates.shape[1] == 0:
+        return "there is nothing to do: no steps or no batch"
+    if _missing():
+        return _missing()
+    device = device_of(gates.device.index)
+    groups, _, size, _ = weight.shape
+    bf16 = gates.dtype == torch.bfloat16
+    for direction in (False, True) if training else (False,):
+        answer = choose(device, size, gates.shape[1], groups, bf16, direction)
+        if isinstance(answer, str):
+            return answer
+    return None

@@ -1,0 +1,108 @@
+// Backward recurrence over all blocks of the grid. A block computes the gradient of its own units' h from the gradients of
+// all gates one step later; those are read from the result itself, `dgates`, filled with ones beforehand.
+#define TALL ((UNITS + 15) / 16)
+#define BAND (TALL * 16 + 1)
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_grid(const __grid_constant__ BackwardArgs args) {
+  extern __shared__ __align__(16) float shared[];
+  const int group = blockIdx.y, first_unit = blockIdx.x * UNITS;
+  const int steps = args.steps, batch = args.batch, width = (int)args.groups * D;
+  float* dcell = shared + 2 * WARPS * COLUMNS * BAND;  // [column][unit] of this block, the whole batch
+  const int q = threadIdx.x % 32 / 4;
+
+  Weights<TALL> weights;                               // k is unit * 4 + gate, as the gradients of the gates lie
+  weights.load((uint4*)(dcell + (UNITS * batch + 3) / 4 * 4), [&](int local, int k) {
+    int to = first_unit + local, from = k / 4;
+    const u16* at = args.weight + (((i64)group * 4 + k % 4) * D + from) * D + to;
+    return local < UNITS && to < D && from < D ? at[0] | (u32)at[D * D] << 16 : 0u;
+  });
+  for (int item = threadIdx.x; item < UNITS * batch; item += THREADS) {
+    int unit = first_unit + item % UNITS;
+    dcell[item] = args.grad_cn && unit < D ? args.grad_cn[item / UNITS * (i64)width + group * D + unit] : 0.f;
+  }
+  __syncthreads();
+
+  // Sums over all gates at processing step s of one slice, left in `sums`.
+  auto multiply = [&](int s, int first, float* sums) {
+    const u16* row[TILES];
+#pragma unroll
+    for (int n = 0; n < TILES; n++) {
+      int column = first + n * 8 + q;
+      row[n] = 0;
+      if (column < batch) {
+        int t = time_of(s, length_of(args.lengths, column, steps), args.reverse);
+        row[n] = (const u16*)(args.dgates + ((i64)t * batch + column) * width + group * D);
+      }
+    }
+    float sum[TALL][TILES][4] = {};
+    gather_product<TALL>(sum, weights, row, 4 * D);
+    leave<TALL, BAND>(sums, sum);
+  };
+  auto collect = [&](const float* sums, int item) {
+    float dh = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) dh += sums[(w * COLUMNS + item / UNITS) * BAND + item % UNITS];
+    return dh;
+  };
+
+  float4 dbias[TURNS] = {};
+  int parity = 0;
+  for (int s = steps - 1; s >= 0; s--)
+    for (int first = 0; first < batch; first += COLUMNS, parity ^= 1) {
+      uint2 saved[TURNS];
+      u16 c[TURNS], c_before[TURNS], grad[TURNS];      // widened at their use: earlier would wait for the load
+      i64 at[TURNS];
+      int length[TURNS];
+#pragma unroll
+      for (int i = 0; i < TURNS; i++) {                // asked for early: they arrive while the product runs
+        int item = threadIdx.x + i * THREADS, unit = first_unit + item % UNITS, column = first + item / UNITS;
+        length[i] = -1;
+        if (item >= ITEMS || unit >= D || column >= batch) continue;
+        length[i] = length_of(args.lengths, column, steps);
+        i64 at_unit = group * D + unit;
+        at[i] = ((i64)time_of(s, length[i], args.reverse) * batch + column) * width + at_unit;
+        if (s >= length[i]) continue;
+        saved[i] = args.activations[at[i]];
+        c[i] = args.cells[at[i]];
+        grad[i] = args.grad_out ? args.grad_out[at[i]] : 0;
+        if (s) c_before[i] = args.cells[((i64)time_of(s - 1, length[i], args.reverse) * batch + column) * width + at_unit];
+      }
+      float* sums = shared + parity * WARPS * COLUMNS * BAND;
+      if (s + 1 < steps) multiply(s + 1, first, sums);
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < TURNS; i++) {
+        if (length[i] < 0) continue;
+        int item = threadIdx.x + i * THREADS, column = first + item / UNITS;
+        uint2 d = make_uint2(0, 0);
+        if (s < length[i]) {
+          i64 state = column * (i64)width + group * D + first_unit + item % UNITS;
+          float dh = widen(grad[i]), before = s ? widen_half(c_before[i]) : args.c0[state];
+          if (s + 1 < length[i]) dh += collect(sums, item);
+          else if (args.grad_hn) dh += widen(args.grad_hn[state]);
+          Four exact = retreat(widen4_half(saved[i]), widen_half(c[i]), before, dh, dcell[column * UNITS + item % UNITS]);
+          dbias[i].x += exact.i; dbias[i].y += exact.f; dbias[i].z += exact.g; dbias[i].w += exact.o;
+          d = narrow4(exact);
+        }
+        put2(args.dgates + at[i], d);
+      }
+    }
+#pragma unroll
+  for (int i = 0; i < TURNS; i++) {
+    int item = threadIdx.x + i * THREADS, unit = first_unit + item % UNITS;
+    if (item < ITEMS && unit < D) args.dbias[item / UNITS * (i64)width + group * D + unit] = dbias[i];
+  }
+  for (int first = 0; first < batch; first += COLUMNS, parity ^= 1) {
+    float* sums = shared + parity * WARPS * COLUMNS * BAND;
+    multiply(0, first, sums);
+    __syncthreads();
+    for (int item = threadIdx.x; item < ITEMS; item += THREADS) {
+      int unit = first_unit + item % UNITS, column = first + item / UNITS;
+      if (unit >= D || column >= batch) continue;
+      i64 to = column * (i64)width + group * D + unit;
+      bool idle = length_of(args.lengths, column, steps) == 0;
+      args.dh0[to] = idle ? (args.grad_hn ? widen(args.grad_hn[to]) : 0.f) : collect(sums, item);
+      args.dc0[to] = dcell[column * UNITS + item % UNITS];
+    }
+  }
+}

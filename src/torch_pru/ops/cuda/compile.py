@@ -1,0 +1,115 @@
+"""Kernel source to machine code: NVRTC at first use, a cache on disk afterwards.
+
+NVRTC comes with PyTorch's CUDA wheels and needs neither a compiler nor, for compiling alone, a GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import tempfile
+from importlib import resources
+from pathlib import Path
+
+SOURCES = {
+    "forward_cluster": ("common.cu", "cluster.cu", "forward_cluster.cu"),
+    "backward_cluster": ("common.cu", "cluster.cu", "backward_cluster.cu"),
+    "forward_grid": ("common.cu", "grid.cu", "forward_grid.cu"),
+    "backward_grid": ("common.cu", "grid.cu", "backward_grid.cu"),
+    "cross_entropy": ("common.cu", "cross_entropy.cu"),
+    "sgd": ("common.cu", "sgd.cu"),
+}
+OPTIONS = ("-std=c++17",)
+DIGEST_BYTES = 32
+
+
+class CompileError(RuntimeError):
+    """NVRTC refused a kernel; the message carries its log."""
+
+
+@functools.cache
+def source(kernel: str) -> str:
+    """The kernel's whole text; the parts are joined here because the compiler sees no include path."""
+    here = resources.files(__package__)
+    return "\n".join(f'#line 1 "{name}"\n{(here / name).read_text()}' for name in SOURCES[kernel])
+
+
+def cache_directory() -> Path:
+    """Where compiled kernels are kept: TORCH_PRU_CACHE, or the user's cache directory."""
+    chosen = os.environ.get("TORCH_PRU_CACHE")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "torch_pru" / "kernels"
+
+
+def cubin(kernel: str, constants: tuple[tuple[str, int], ...], architecture: str) -> bytes:
+    """Machine code of a kernel variant for an architecture such as "sm_90a", from the cache if possible."""
+    definitions = (f"-D{name}={value}" for name, value in constants)
+    options = (f"--gpu-architecture={architecture}", *OPTIONS, *definitions)
+    key = "\n".join((source(kernel), *options, nvrtc_version()))
+    digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+    entry = cache_directory() / f"{kernel}-{architecture}-{digest}.cubin"
+    code = _read(entry)
+    if code is None:
+        code = _compile(kernel, options)
+        _write(entry, code)
+    return code
+
+
+def _read(entry: Path) -> bytes | None:
+    """An entry's code, or None when it is absent or its checksum is off."""
+    try:
+        content = entry.read_bytes()
+    except OSError:
+        return None
+    digest, code = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
+    return code if code and hashlib.sha256(code).digest() == digest else None
+
+
+def _write(entry: Path, code: bytes) -> None:
+    """Writes aside and renames, so that other processes see an entry whole or not at all."""
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        handle, aside = tempfile.mkstemp(dir=entry.parent, prefix=entry.name)
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(code).digest() + code)
+        os.replace(aside, entry)
+    except OSError:
+        pass  # a cache that cannot be written costs a compilation per process, no more
+
+
+@functools.cache
+def nvrtc_version() -> str:
+    from cuda.bindings import nvrtc
+
+    _, major, minor = _checked(nvrtc.nvrtcVersion())
+    return f"nvrtc {major}.{minor}"
+
+
+def _checked(answer):
+    if int(answer[0]) != 0:
+        raise CompileError(f"NVRTC failed: {answer[0]!r}")
+    return answer
+
+
+def _compile(kernel: str, options: tuple[str, ...]) -> bytes:
+    from cuda.bindings import nvrtc
+
+    text, name = source(kernel).encode(), f"{kernel}.cu".encode()
+    _, program = _checked(nvrtc.nvrtcCreateProgram(text, name, 0, [], []))
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        if int(status) != 0:
+            _, size = _checked(nvrtc.nvrtcGetProgramLogSize(program))
+            log = b" " * size
+            _checked(nvrtc.nvrtcGetProgramLog(program, log))
+            said = log.decode(errors="replace").strip("\0 \n")
+            raise CompileError(f"{kernel} did not compile with {' '.join(options)}:\n{said}")
+        _, size = _checked(nvrtc.nvrtcGetCUBINSize(program))
+        code = b" " * size
+        _checked(nvrtc.nvrtcGetCUBIN(program, code))
+        return code
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)

@@ -1,0 +1,98 @@
+// Forward recurrence over all blocks of the grid. Row 4u + gate of a block's weights is a gate of its unit u.
+// Batches wider than COLUMNS are taken slice by slice within a step: a slice's exchange hides behind the next's product.
+#define TALL (UNITS / 4)
+#define BAND (4 * UNITS + 4)
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_grid(const __grid_constant__ ForwardArgs args) {
+  extern __shared__ __align__(16) float shared[];
+  float* cell = shared + 2 * WARPS * COLUMNS * BAND;   // [column][unit] of this block, the whole batch
+  const int group = blockIdx.y, first_unit = blockIdx.x * UNITS;
+  const int steps = args.steps, batch = args.batch, width = (int)args.groups * D;
+  const int q = threadIdx.x % 32 / 4;
+
+  Weights<TALL> weights;
+  weights.load((uint4*)(cell + (UNITS * batch + 3) / 4 * 4), [&](int row, int from) {
+    int to = first_unit + row / 4;
+    const u16* at = args.weight + (((i64)group * 4 + row % 4) * D + to) * D + from;
+    return to < D && from < D ? *(const u32*)at : 0u;
+  });
+
+  // The part of h this block owns goes into slot s of the exchange, two units to a word; padding units are zero.
+  auto offer = [&](int s, int unit, int column, u16 value) {
+    u32 other = __shfl_down_sync(~0u, (u32)value, 1);
+    if (unit % 2 == 0 && unit < PADDED && column < batch)
+      put((u32*)(args.exchange + (((i64)s * args.groups + group) * batch + column) * PADDED + unit), value | other << 16);
+  };
+  for (int item = threadIdx.x; item < (UNITS * batch + 31) / 32 * 32; item += THREADS) {
+    int unit = first_unit + item % UNITS, column = item / UNITS;
+    bool real = unit < D && column < batch;
+    i64 at = column * (i64)width + group * D + unit;
+    if (column < batch) cell[item] = real ? args.c0[at] : 0.f;
+    offer(0, unit, column, real ? narrow(widen(args.h0[at])) : 0);      // a NaN of all ones would never count as there
+  }
+
+  int parity = 0;
+  for (int s = 0; s < steps; s++)
+    for (int first = 0; first < batch; first += COLUMNS, parity ^= 1) {
+      uint2 gates[TURNS];
+      i64 at[TURNS];
+      int length[TURNS];
+#pragma unroll
+      for (int i = 0; i < TURNS; i++) {                // asked for early: they arrive while the product runs
+        int item = threadIdx.x + i * THREADS, unit = first_unit + item % UNITS, column = first + item / UNITS;
+        length[i] = -1;
+        if (item >= ITEMS || unit >= D || column >= batch) continue;
+        length[i] = length_of(args.lengths, column, steps);
+        at[i] = ((i64)time_of(s, length[i], args.reverse) * batch + column) * width + group * D + unit;
+        gates[i] = args.gates[at[i]];
+      }
+      const u16* row[TILES];
+#pragma unroll
+      for (int n = 0; n < TILES; n++) {
+        int column = first + n * 8 + q;
+        row[n] = column < batch ? args.exchange + (((i64)s * args.groups + group) * batch + column) * PADDED : 0;
+      }
+      float sum[TALL][TILES][4] = {};
+      gather_product<TALL>(sum, weights, row, PADDED);
+      float* sums = shared + parity * WARPS * COLUMNS * BAND;
+      leave<TALL, BAND>(sums, sum);
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < TURNS; i++) {
+        int item = threadIdx.x + i * THREADS, local = item % UNITS, unit = first_unit + local, column = first + item / UNITS;
+        u16 value = 0;
+        if (length[i] >= 0) {
+          if (s < length[i]) {
+            Four z = widen4(gates[i]);
+            if (args.bias) {
+              const float* bias = args.bias + group * D + unit;
+              z.i += bias[0]; z.f += bias[width]; z.g += bias[2 * width]; z.o += bias[3 * width];
+            }
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) {
+              float4 part = *(const float4*)(sums + (w * COLUMNS + item / UNITS) * BAND + local * 4);
+              z.i += part.x; z.f += part.y; z.g += part.z; z.o += part.w;
+            }
+            float c = cell[column * UNITS + local];
+            value = narrow(advance(z, c));
+            cell[column * UNITS + local] = c;
+            if (s == length[i] - 1) args.hn[column * (i64)width + group * D + unit] = value;
+            if (args.activations) {
+              args.activations[at[i]] = make_uint2(narrow2_half(z.i, z.f), narrow2_half(z.g, z.o));
+              args.cells[at[i]] = narrow_half(c);
+            }
+          }
+          args.out[at[i]] = value;
+        }
+        if (s + 1 < steps) offer(s + 1, unit, item < ITEMS ? column : batch, value);
+      }
+    }
+  __syncthreads();
+  for (int item = threadIdx.x; item < UNITS * batch; item += THREADS) {
+    int unit = first_unit + item % UNITS, column = item / UNITS;
+    if (unit >= D) continue;
+    i64 at = column * (i64)width + group * D + unit;
+    args.cn[at] = cell[item];
+    if (length_of(args.lengths, column, steps) == 0) args.hn[at] = args.h0[at];
+  }
+}

@@ -1,0 +1,115 @@
+"""Loading and launching compiled kernels through the CUDA driver, on PyTorch's context and stream."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+import threading
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from . import compile as compiler
+from .plan import Device, Launch
+
+
+class LaunchError(RuntimeError):
+    """The CUDA driver refused a kernel."""
+
+
+def _checked(answer, what: str):
+    if int(answer[0]) != 0:
+        raise LaunchError(f"{what}: {answer[0]!r}")
+    return answer[1] if len(answer) == 2 else answer[1:]
+
+
+_runs = 1
+
+
+def share(runs: int) -> None:
+    """Say how many runs, each on its own stream, share a GPU: each then takes less of it, and more time."""
+    global _runs
+    _runs = runs
+
+
+def device_of(index: int) -> Device:
+    return _device(index, _runs)
+
+
+@functools.cache
+def _device(index: int, runs: int) -> Device:
+    properties = torch.cuda.get_device_properties(index)
+    return Device(
+        capability=(properties.major, properties.minor),
+        multiprocessors=properties.multi_processor_count,
+        shared_bytes=properties.shared_memory_per_block_optin,  # type: ignore[attr-defined]
+        runs=runs,
+    )
+
+
+class Kernel:
+    """One variant, loaded into one device's primary context, with its launch configuration."""
+
+    def __init__(self, launch: Launch, index: int):
+        from cuda.bindings import driver
+
+        torch.cuda.current_stream(index)  # makes PyTorch create the primary context
+        code = compiler.cubin(launch.kernel, launch.constants, device_of(index).architecture)
+        self._module = _checked(driver.cuModuleLoadData(code), f"loading {launch.kernel}")
+        found = driver.cuModuleGetFunction(self._module, launch.kernel.encode())
+        self._function = _checked(found, f"finding {launch.kernel}")
+        self._launch = driver.cuLaunchKernelEx
+        self._name = launch.kernel
+        self._configure(driver, launch)
+
+    def _configure(self, driver, launch: Launch) -> None:
+        attribute = driver.CUfunction_attribute
+        settings = [(attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared_bytes)]
+        if launch.cluster > 8:
+            settings.append((attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1))
+        for key, value in settings:
+            answer = driver.cuFuncSetAttribute(self._function, key, value)
+            _checked(answer, f"{launch.kernel}: setting {key.name}")
+        extras = []
+        if launch.cluster > 1:
+            extras.append(driver.CUlaunchAttribute())
+            extras[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            shape = extras[-1].value.clusterDim
+            shape.x, shape.y, shape.z = launch.cluster, 1, 1
+        if launch.cooperative:
+            extras.append(driver.CUlaunchAttribute())
+            extras[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            extras[-1].value.cooperative = 1
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = *launch.blocks, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = launch.threads, 1, 1
+        config.sharedMemBytes = launch.shared_bytes
+        if extras:
+            config.attrs, config.numAttrs = extras, len(extras)
+        self._config = config
+        self._lock = threading.Lock()
+
+    def __call__(self, stream: int, *words: int) -> None:
+        """Launches with one struct argument made of 64-bit words: pointers and integers."""
+        block = ctypes.create_string_buffer(struct.pack(f"<{len(words)}q", *words))
+        pointer = (ctypes.c_void_p * 1)(ctypes.addressof(block))
+        with self._lock:  # one configuration serves every stream, and backward runs in threads of its own
+            self._config.hStream = stream
+            answer = self._launch(self._config, self._function, ctypes.addressof(pointer), 0)
+        _checked(answer, f"launching {self._name}")
+
+
+@functools.cache
+def kernel(launch: Launch, index: int) -> Kernel:
+    return Kernel(launch, index)
+
+
+def launch_on(
+    launch: Launch, device: torch.device, tensors: Iterable[Tensor | None], numbers: Iterable[int]
+) -> None:
+    """Launch on PyTorch's current stream; the kernel's one argument is the pointers, then the numbers."""
+    pointers = (0 if tensor is None else tensor.data_ptr() for tensor in tensors)
+    with torch.cuda.device(device):
+        kernel(launch, device.index)(torch.cuda.current_stream(device).cuda_stream, *pointers, *numbers)

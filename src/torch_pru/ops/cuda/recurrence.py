@@ -1,0 +1,167 @@
+"""The recurrence on the fused kernels: tensors in, tensors out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .launch import device_of, launch_on
+from .plan import Launch, choose, round_up
+
+SAVED = torch.float16  # activations and cells, whatever the operands are; see common.cu
+
+
+def saved_like(gates: Tensor, save: bool) -> tuple[Tensor, Tensor]:
+    """Unwritten buffers for activations (T, B, 4, M), a unit's four adjacent, and cells (T, B, M).
+
+    Both are empty unless ``save``.
+    """
+    steps, batch, _, width = gates.shape
+    slots = steps if save else 0
+    activations = gates.new_empty(slots, batch, width, 4, dtype=SAVED).permute(0, 1, 3, 2)
+    return activations, gates.new_empty(slots, batch, width, dtype=SAVED)
+
+
+def forward(
+    gates: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    h0: Tensor,
+    c0: Tensor,
+    lengths: Tensor | None,
+    reverse: bool,
+    save: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """One launch over all steps: out, hn, cn, activations, cells; the last two are empty unless ``save``."""
+    steps, batch, _, width = gates.shape
+    groups, _, size, _ = weight.shape
+    dtype, device = gates.dtype, gates.device
+    launch = _launch(device, size, batch, groups, dtype, backward=False)
+    units = gates.permute(0, 1, 3, 2).contiguous()
+    weight, h0_operand = weight.to(dtype).contiguous(), h0.to(dtype).contiguous()
+    bias = None if bias is None else bias.float().contiguous()
+    cells0 = c0.float().contiguous()
+    lengths = _lengths(lengths, device)
+    out = torch.empty((steps, batch, width), dtype=dtype, device=device)
+    hn, cn = torch.empty_like(h0_operand), torch.empty_like(cells0)
+    activations, cells = saved_like(gates, save)
+    exchange = _exchange(launch, steps, groups, batch, device)
+    inputs = (units, weight, bias, h0_operand, cells0, lengths)
+    outputs = (out, hn, cn, *((activations, cells) if save else (None, None)), exchange)
+    launch_on(launch, device, (*inputs, *outputs), (steps, batch, groups, int(reverse)))
+    return out, hn, cn.to(c0.dtype), activations, cells
+
+
+def gradients_like(out: Tensor) -> tuple[Tensor, Tensor]:
+    """Unwritten gradients of gates (T, B, 4, M), a unit's four adjacent, and bias (4, M), float32."""
+    steps, batch, width = out.shape
+    gates = out.new_empty(steps, batch, width, 4).permute(0, 1, 3, 2)
+    return gates, out.new_empty(4, width, dtype=torch.float32)
+
+
+def backward(
+    grad_out: Tensor | None,
+    grad_hn: Tensor | None,
+    grad_cn: Tensor | None,
+    weight: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    out: Tensor,
+    activations: Tensor,
+    cells: Tensor,
+    lengths: Tensor | None,
+    reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """One launch over all steps, then one product for the weights: dgates, dweight, dbias, dh0, dc0."""
+    steps, batch, width = out.shape
+    groups, _, size, _ = weight.shape
+    dtype, device = out.dtype, out.device
+    launch = _launch(device, size, batch, groups, dtype, backward=True)
+    grad_out, grad_hn = _operand(grad_out, dtype), _operand(grad_hn, dtype)
+    grad_cn, cells0 = _operand(grad_cn, torch.float32), c0.float().contiguous()
+    lengths = _lengths(lengths, device)
+    dgates = gradients_like(out)[0].permute(0, 1, 3, 2)
+    if launch.cooperative:
+        dgates.view(torch.int16).fill_(-1)  # the grid variant's "not there yet"
+    dh0 = torch.empty((batch, width), dtype=torch.float32, device=device)
+    dc0 = torch.empty_like(dh0)
+    dbias = torch.empty((launch.bias_rows, width, 4), dtype=torch.float32, device=device)
+    saved = (activations.permute(0, 1, 3, 2).contiguous(), cells, lengths)
+    inputs = (grad_out, grad_hn, grad_cn, weight.to(dtype).contiguous(), cells0, *saved)
+    launch_on(launch, device, (*inputs, dgates, dh0, dc0, dbias), (steps, batch, groups, int(reverse)))
+    dweight = weight_gradient(dgates, out, h0, groups, lengths, reverse, weight.dtype)
+    return (
+        dgates.permute(0, 1, 3, 2),
+        dweight,
+        dbias.sum(0).t().contiguous(),
+        dh0.to(h0.dtype),
+        dc0.to(c0.dtype),
+    )
+
+
+def weight_gradient(
+    dgates: Tensor,
+    out: Tensor,
+    h0: Tensor,
+    groups: int,
+    lengths: Tensor | None,
+    reverse: bool,
+    dtype: torch.dtype,
+) -> Tensor:
+    """All steps' outer products of gate gradients (T, B, M, 4) and the h before: one product per group."""
+    steps, batch, width = out.shape
+    rows, size = steps * batch, width // groups
+    left = dgates.view(rows, groups, 4 * size).permute(1, 2, 0)
+    right = hidden_before(out, h0, groups, lengths, reverse).view(rows, groups, -1).transpose(0, 1)
+    if dtype == torch.float32 and out.is_cuda:
+        product = torch.bmm(left, right, out_dtype=torch.float32)
+    else:
+        product = torch.bmm(left, right).to(dtype)
+    return product.view(groups, size, 4, -1)[..., :size].transpose(1, 2).contiguous()
+
+
+def hidden_before(out: Tensor, h0: Tensor, groups: int, lengths: Tensor | None, reverse: bool) -> Tensor:
+    """The hidden state each step started from, (T, B, G, padded).
+
+    Groups start at multiples of 16 bytes, without which the product takes four times as long. Idle steps may
+    hold anything finite, for their gradients are zero; the padding may hold anything at all.
+    """
+    steps, batch, width = out.shape
+    size = width // groups
+    before = torch.empty((steps, batch, groups, round_up(size, 8)), dtype=out.dtype, device=out.device)
+    filled = before[..., :size]
+    out, h0 = out.view(steps, batch, groups, size), h0.reshape(batch, groups, size)
+    if not reverse:
+        filled[1:].copy_(out[:-1])
+        filled[0].copy_(h0)
+        return before
+    filled[:-1].copy_(out[1:])
+    filled[-1].copy_(h0)
+    if lengths is not None:
+        filled[(lengths - 1).clamp(min=0), torch.arange(batch, device=out.device)] = h0.to(out.dtype)
+    return before
+
+
+def _launch(
+    device: torch.device, size: int, batch: int, groups: int, dtype: torch.dtype, backward: bool
+) -> Launch:
+    launch = choose(device_of(device.index), size, batch, groups, dtype == torch.bfloat16, backward)
+    if isinstance(launch, str):
+        raise ValueError(f"the fused kernels do not cover this shape: {launch}")
+    return launch
+
+
+def _exchange(launch: Launch, steps: int, groups: int, batch: int, device: torch.device) -> Tensor | None:
+    """Where blocks of the grid variant pass h on: all ones means "not there yet"."""
+    if not launch.cooperative:
+        return None
+    padded = dict(launch.constants)["PADDED"]
+    return torch.full((steps, groups, batch, padded), -1, dtype=torch.int16, device=device)
+
+
+def _operand(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if tensor is None else tensor.to(dtype).contiguous()
+
+
+def _lengths(lengths: Tensor | None, device: torch.device) -> Tensor | None:
+    return None if lengths is None else lengths.to(device=device, dtype=torch.int64).contiguous()

@@ -1,0 +1,160 @@
+"""The kernels' tiling and order of work, done again in PyTorch on the CPU: they give the recurrence."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from literal import literal, make_problem
+from shapes import HOPPER
+
+from torch_pru.ops.cuda import plan
+from torch_pru.ops.cuda.recurrence import weight_gradient
+
+
+def units_in_places(held: plan.Team) -> torch.Tensor:
+    """The unit in each place of a cluster, -1 for padding: cluster.cu's unit_in."""
+    place = torch.arange(held.cluster * held.slots)
+    inside, unit = place % held.slots, place // held.slots * held.units + place % held.slots
+    return torch.where((inside < held.units) & (unit < held.size), unit, -1)
+
+
+def padded_weight(weight: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """(4, D, D) spread over places in both directions, zero where a place is padding."""
+    real = places >= 0
+    spread = weight[:, places.clamp(min=0)][:, :, places.clamp(min=0)]
+    return spread * real[None, :, None] * real[None, None, :]
+
+
+def step_back(a, c, c_before, dh, dc):
+    """common.cu's retreat, for tensors (..., 4)."""
+    i, f, g, o = a.unbind(-1)
+    tc = c.tanh()
+    dc = dc + dh * o * (1 - tc * tc)
+    d = (dc * g * i * (1 - i), dc * c_before * f * (1 - f), dc * i * (1 - g * g), dh * tc * o * (1 - o))
+    return torch.stack(d, -1), dc * f
+
+
+def cluster_product_forward(held, weight, h):
+    """Each block multiplies its own rows with all of h, laid out by place."""
+    blocks = weight.view(4, held.cluster, held.slots, -1)
+    return torch.stack(
+        [torch.einsum("kop,bp->bok", blocks[:, rank], h) for rank in range(held.cluster)], 1
+    ).flatten(1, 2)
+
+
+def cluster_product_backward(held, weight, dgates):
+    """Each block turns its gates' gradients into a part for every place; owners add the parts by sender."""
+    own = dgates.view(len(dgates), held.cluster, held.slots, 4)
+    rows = weight.view(4, held.cluster, held.slots, -1)
+    total = torch.zeros(len(dgates), weight.shape[-1], dtype=weight.dtype)
+    for sender in range(held.cluster):
+        total = total + torch.einsum("bok,kop->bp", own[:, sender], rows[:, sender])
+    return total
+
+
+def grid_sum(left, right, warps, parts):
+    """Spans of 32 values of k per warp, the warps' sums added in order; k is the last dimension of both."""
+    total = 0
+    for warp in range(warps):
+        span = slice(warp * parts * 32, (warp + 1) * parts * 32)
+        total = total + left[..., span] @ right[..., span].transpose(-1, -2)
+    return total
+
+
+def run(problem, product_forward, product_backward, places):
+    """The recurrence of one group over places, with the given products; returns what the kernels return."""
+    x, real = problem.inputs, places >= 0
+    pick = places.clamp(min=0)
+    gates = (x["gates"] + x["bias"]).permute(0, 1, 3, 2)[:, :, pick]
+    h, c = (x[name][:, pick] * real for name in ("h0", "c0"))
+    c0, out, saved, cells = c, [], [], []
+    for t in range(len(gates)):
+        z = gates[t] + product_forward(h)
+        a = torch.cat((z[..., :2].sigmoid(), z[..., 2:3].tanh(), z[..., 3:].sigmoid()), -1)
+        c = a[..., 1] * c + a[..., 0] * a[..., 2]
+        h = a[..., 3] * c.tanh() * real
+        out.append(h), saved.append(a), cells.append(c)
+    grad_out, dh, dc = (g[..., pick] * real for g in problem.grads)
+    dgates = [None] * len(gates)
+    for t in reversed(range(len(gates))):
+        dh = dh + grad_out[t]
+        d, dc = step_back(saved[t], cells[t], cells[t - 1] if t else c0, dh, dc)
+        dgates[t] = d * real[:, None]
+        dh = product_backward(dgates[t])
+    where = torch.argsort(torch.where(real, places, 10**9))[: int(real.sum())]
+    dgates = torch.stack(dgates)[:, :, where]
+    out, last = torch.stack(out)[:, :, where], (dh[:, where], dc[:, where])
+    return out, dgates, *last
+
+
+def expected(problem):
+    inputs = {name: v.detach().clone().requires_grad_() for name, v in problem.inputs.items()}
+    outputs = literal(*inputs.values())
+    gradients = torch.autograd.grad(outputs, inputs.values(), problem.grads)
+    return outputs[0], dict(zip(inputs, gradients, strict=True))
+
+
+def check(problem, found):
+    out, dgates, dh0, dc0 = found
+    wanted, gradient = expected(problem)
+    torch.testing.assert_close(out, wanted)
+    torch.testing.assert_close(dgates.permute(0, 1, 3, 2), gradient["gates"])
+    torch.testing.assert_close(dh0, gradient["h0"])
+    torch.testing.assert_close(dc0, gradient["c0"])
+    dweight = weight_gradient(
+        dgates.contiguous(), out.contiguous(), problem.inputs["h0"], 1, None, False, torch.float64
+    )
+    torch.testing.assert_close(dweight, gradient["weight"])
+    torch.testing.assert_close(dgates.sum((0, 1)).t(), gradient["bias"])
+
+
+@pytest.mark.parametrize("units", [100, 250, 350, 400])
+def test_places_and_parts_of_a_cluster(units):
+    held = plan.team(HOPPER, units)
+    problem = make_problem(5, 3, 1, units, torch.float64, device="cpu")
+    places = units_in_places(held)
+    assert sorted(places[places >= 0].tolist()) == list(range(units))
+    weight = padded_weight(problem.inputs["weight"][0], places)
+    found = run(
+        problem,
+        lambda h: cluster_product_forward(held, weight, h),
+        lambda d: cluster_product_backward(held, weight, d),
+        places,
+    )
+    check(problem, found)
+
+
+@pytest.mark.parametrize("units", [350, 600, 1150])
+def test_spans_of_the_grid(units):
+    cuts = [
+        dict(plan.grid_launch(HOPPER, units, 3, 1, False, backward).constants) for backward in (False, True)
+    ]
+    problem = make_problem(3, 3, 1, units, torch.float64, device="cpu")
+    weight = problem.inputs["weight"][0]
+    assert cuts[0]["WARPS"] * cuts[0]["PARTS"] * 32 >= units
+    assert cuts[1]["WARPS"] * cuts[1]["PARTS"] * 32 >= 4 * units
+
+    def product_forward(h):
+        rows = weight.transpose(0, 1).reshape(4 * units, units)  # row 4u + gate
+        return grid_sum(h, rows, cuts[0]["WARPS"], cuts[0]["PARTS"]).view(len(h), units, 4)
+
+    def product_backward(dgates):
+        columns = weight.permute(2, 1, 0).reshape(units, 4 * units)  # k is unit * 4 + gate
+        return grid_sum(dgates.reshape(len(dgates), -1), columns, cuts[1]["WARPS"], cuts[1]["PARTS"])
+
+    check(problem, run(problem, product_forward, product_backward, torch.arange(units)))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("with_lengths", [False, True])
+def test_weight_gradient_in_both_directions(reverse, with_lengths):
+    lengths = torch.tensor([6, 2, 0, 4]) if with_lengths else None
+    problem = make_problem(6, 4, 2, 6, torch.float64, lengths=lengths, reverse=reverse, device="cpu")
+    inputs = {name: v.detach().clone().requires_grad_() for name, v in problem.inputs.items()}
+    outputs = literal(*inputs.values(), lengths, reverse)
+    dgates, wanted = torch.autograd.grad(outputs, (inputs["gates"], inputs["weight"]), problem.grads)
+    dgates = dgates.permute(0, 1, 3, 2).contiguous()
+    found = weight_gradient(
+        dgates, outputs[0].detach(), problem.inputs["h0"], 2, lengths, reverse, torch.float64
+    )
+    torch.testing.assert_close(found, wanted)

@@ -1,0 +1,80 @@
+"""NVRTC compiles every variant without a GPU, and the cache on disk survives damage and company."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from shapes import DEVICES, PAPER, launch_for
+
+from torch_pru.ops.cuda import compile as compiler
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
+try:
+    compiler.nvrtc_version()
+except Exception as error:  # the binding loads the library at its first call
+    pytest.skip(f"NVRTC is not installed: {error}", allow_module_level=True)
+
+CONSTANTS = {"D": 64, "CLUSTER": 4, "UNITS": 16, "SLOTS": 16, "COLUMNS": 4, "WGMMA": 0, "BF16": 0}
+SMALL = ("forward_cluster", tuple(CONSTANTS.items()))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_PRU_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def variants(device):
+    """Each variant picked for the paper's shapes; dtypes take turns, they change two instructions."""
+    found = set()
+    for turn, (groups, units) in enumerate(PAPER):
+        for batch in (1, 20, 80) if units in (350, 1150) else (20,):
+            for backward in (False, True):
+                launch = launch_for(device, groups, units, batch, backward, bf16=bool(turn % 2) ^ backward)
+                found.add((launch.kernel, launch.constants))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.architecture)
+def test_every_variant_compiles(cache, device):
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        codes = list(pool.map(lambda v: compiler.cubin(*v, device.architecture), variants(device)))
+    assert all(code.startswith(b"\x7fELF") for code in codes)
+
+
+def test_the_second_call_reads_the_cache(cache, monkeypatch):
+    code = compiler.cubin(*SMALL, "sm_90a")
+    monkeypatch.setattr(compiler, "_compile", None)
+    assert compiler.cubin(*SMALL, "sm_90a") == code
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", None])
+def test_a_damaged_entry_is_rebuilt(cache, damage):
+    code = compiler.cubin(*SMALL, "sm_90a")
+    (entry,) = cache.iterdir()
+    entry.write_bytes(entry.read_bytes()[:-100] if damage is None else damage)
+    assert compiler.cubin(*SMALL, "sm_90a") == code
+    assert compiler._read(entry) == code
+
+
+def test_processes_may_start_at_once(cache):
+    program = f"from torch_pru.ops.cuda import compile; print(len(compile.cubin(*{SMALL!r}, 'sm_90a')))"
+    command = [sys.executable, "-c", program]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    sizes = [process.communicate()[0].strip() for process in running]
+    assert sizes[0] == sizes[1] != ""
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_a_cache_that_cannot_be_written_is_no_obstacle(monkeypatch):
+    monkeypatch.setenv("TORCH_PRU_CACHE", "/dev/null/nowhere")
+    assert compiler.cubin(*SMALL, "sm_90a")
+
+
+def test_a_compile_error_shows_the_log(cache):
+    with pytest.raises(compiler.CompileError, match="undefined"):
+        compiler.cubin("forward_grid", (("BF16", 0),), "sm_90a")

@@ -1,0 +1,178 @@
+"""The fused kernels against float64, on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from literal import compare, make_problem, run_fused
+from shapes import AMPERE
+
+from torch_pru.ops import cuda
+from torch_pru.ops.cuda import recurrence
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+BOUNDS = {torch.float16: (1e-3, 2e-3), torch.bfloat16: (4e-3, 1e-2)}
+# steps, batch, groups, units: clusters of every size, the grid, odd tails of each
+SHAPES = [(steps, batch, 4, 350) for steps in (1, 63, 70, 97) for batch in (1, 7, 20, 80)]
+SHAPES += [
+    (63, 7, 4, 100),
+    (97, 80, 4, 100),
+    (70, 20, 4, 250),
+    (63, 256, 4, 350),
+    (70, 20, 2, 300),
+    (70, 20, 4, 150),
+]
+SHAPES += [
+    (63, 20, 2, 200),
+    (70, 20, 2, 600),
+    (63, 7, 2, 600),
+    (1, 1, 2, 600),
+    (70, 20, 1, 400),
+    (97, 80, 1, 600),
+]
+SHAPES += [(70, 20, 1, units) for units in (1000, 1024, 1150, 1200, 1400)]
+SHAPES += [(1, 1, 1, 1000), (97, 7, 1, 1150), (63, 80, 1, 1400), (63, 1, 1, 1150), (2, 256, 1, 1000)]
+
+
+@pytest.fixture(autouse=True)
+def poisoned():
+    """Every fresh buffer starts as NaN, so that an element nobody writes is seen."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def check(problem, results):
+    dtype = problem.inputs["gates"].dtype
+    errors = compare(problem, results)
+    for name, error in errors.items():
+        bound = BOUNDS[dtype][name.startswith("d")]
+        assert error < bound, (name, errors)  # a NaN fails too
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize(("steps", "batch", "groups", "units"), SHAPES)
+def test_outputs_and_every_gradient(steps, batch, groups, units, dtype):
+    problem = make_problem(steps, batch, groups, units, dtype, seed=steps + batch + units)
+    check(problem, run_fused(problem))
+
+
+@pytest.mark.parametrize(
+    ("batch", "groups", "units"), [(20, 4, 350), (7, 4, 100), (20, 1, 1000), (20, 1, 1400)]
+)
+def test_the_plan_for_older_gpus(batch, groups, units, monkeypatch):
+    """No clusters, fewer multiprocessors, less shared memory; compiled for the GPU that is there."""
+    monkeypatch.setattr(recurrence, "device_of", lambda index: AMPERE)
+    problem = make_problem(20, batch, groups, units, torch.bfloat16, seed=units)
+    check(problem, run_fused(problem))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("batch", "groups", "units"), [(20, 4, 350), (7, 4, 100), (20, 2, 600), (30, 1, 1000)]
+)
+def test_lengths_and_direction(batch, groups, units, reverse):
+    lengths = torch.randint(0, 41, (batch,), generator=torch.Generator().manual_seed(units))
+    lengths[0], lengths[1] = 40, 0
+    problem = make_problem(40, batch, groups, units, torch.float16, 3, lengths.cuda(), reverse)
+    check(problem, run_fused(problem))
+    problem = make_problem(40, batch, groups, units, torch.float16, 3, None, reverse)
+    check(problem, run_fused(problem))
+
+
+@pytest.mark.parametrize(("groups", "units"), [(4, 350), (1, 1000)])
+def test_bit_identical_from_run_to_run(groups, units):
+    problem = make_problem(70, 20, groups, units, torch.float16)
+    first = run_fused(problem)
+    for _ in range(10):
+        again = run_fused(problem)
+        assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+@pytest.mark.parametrize(("groups", "units"), [(4, 350), (1, 600)])
+def test_other_dtypes_and_layouts_of_the_arguments(groups, units):
+    problem = make_problem(20, 7, groups, units, torch.bfloat16, unit_major=False)
+    expected = run_fused(problem)
+    for name in ("weight", "bias", "h0"):
+        problem.inputs[name] = problem.inputs[name].float()
+    results = run_fused(problem)
+    assert results["dweight"].dtype == torch.float32
+    check(problem, results)
+    assert torch.equal(expected["out"], results["out"])
+
+
+def test_inference_saves_nothing_and_agrees():
+    x = make_problem(20, 7, 4, 350, torch.float16).inputs.values()
+    out, hn, cn, activations, cells = cuda.forward(*x, None, False, False)
+    kept = cuda.forward(*x, None, False, True)
+    assert activations.numel() == cells.numel() == 0
+    assert all(torch.equal(a, b) for a, b in zip((out, hn, cn), kept[:3], strict=True))
+
+
+@pytest.mark.parametrize(("groups", "units"), [(4, 350), (1, 1000)])
+def test_missing_gradients_count_as_zero(groups, units):
+    problem = make_problem(20, 7, groups, units, torch.float16)
+    problem.grads = tuple(torch.zeros_like(g) for g in problem.grads)
+    problem.grads[0].normal_()
+    expected = run_fused(problem)
+    problem.grads = (problem.grads[0], None, None)
+    results = run_fused(problem)
+    assert all(torch.equal(expected[name], results[name]) for name in expected)
+
+
+@pytest.mark.parametrize(("groups", "units"), [(4, 350), (1, 1000)])
+def test_graph_replay_follows_its_inputs(groups, units):
+    torch.use_deterministic_algorithms(False)
+    problem, other = (make_problem(30, 20, groups, units, torch.float16, seed) for seed in (1, 2))
+    run_fused(problem)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = run_fused(problem)
+    for name, x in other.inputs.items():
+        problem.inputs[name].copy_(x)
+    for mine, theirs in zip(problem.grads, other.grads, strict=True):
+        mine.copy_(theirs)
+    graph.replay()
+    expected = run_fused(other)
+    assert all(torch.equal(expected[name], results[name]) for name in expected)
+
+
+@pytest.mark.parametrize(("groups", "units"), [(4, 350), (1, 1000), (2, 600)])
+def test_two_streams_at_once(groups, units):
+    """Both grids may not fit the chip together: each then waits for the other, and neither hangs."""
+    torch.use_deterministic_algorithms(False)
+    problems = [make_problem(70, 20, groups, units, torch.float16, seed) for seed in (1, 2)]
+    expected = [run_fused(problem) for problem in problems]
+    streams = [torch.cuda.Stream() for _ in problems]
+    torch.cuda.synchronize()
+    results = [[], []]
+    for _ in range(10):
+        for problem, stream, found in zip(problems, streams, results, strict=True):
+            with torch.cuda.stream(stream):
+                found.append(run_fused(problem))
+    torch.cuda.synchronize()
+    for wanted, found in zip(expected, results, strict=True):
+        assert all(torch.equal(wanted[name], one[name]) for one in found for name in wanted)
+
+
+@pytest.mark.parametrize(("groups", "units"), [(4, 350), (1, 1000)])
+def test_nan_travels_and_nothing_hangs(groups, units):
+    """The grid kernels read a word of ones as "not there yet": a NaN of that pattern must not stop them."""
+    problem = make_problem(5, 7, groups, units, torch.float16)
+    problem.inputs["h0"].view(torch.int16).fill_(-1)
+    results = run_fused(problem)
+    torch.cuda.synchronize()
+    assert results["out"].isnan().all()
+    assert results["dgates"].isnan().all()
+
+
+def test_a_shape_that_is_not_covered_is_an_error():
+    x = make_problem(3, 2, 1, 351, torch.float16).inputs
+    assert "even" in cuda.covers(x["gates"], x["weight"], None, True)
+    with pytest.raises(ValueError, match="even"):
+        cuda.forward(*x.values(), None, False, False)
