@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from timing import interleaved, peak_megabytes, table
+from timing import captured, interleaved, peak_megabytes, table
 from torch import Tensor, nn
 
 from torch_pru import PRU
@@ -108,27 +108,38 @@ def speed_rows(cases: list[Case], device: torch.device, repeats: int) -> list[tu
     rows = []
     for case in cases:
         check(case, device)
-        pru, lstm, x = case.pru(device), case.lstm(device), case.input(device)
-        token = x[:1, :1].contiguous()
-        memory = {
-            kind: peak_megabytes(build_call, kind, case, device, device=device) for kind in ("pru", "lstm")
-        }
+        layers, x = {"PRU": case.pru(device), "nn.LSTM": case.lstm(device)}, case.input(device)
         for what, run, given in (
             ("forward", forward, x),
             ("forward + backward", forward_backward, x),
-            ("one token, batch 1", forward, token),
+            ("one token, batch 1", forward, x[:1, :1].contiguous()),
         ):
-            calls = {
-                name: functools.partial(run, layer, given) for name, layer in (("pru", pru), ("lstm", lstm))
-            }
-            seconds = interleaved(calls, device, repeats)
+            calls = {name: functools.partial(run, layer, given) for name, layer in layers.items()}
             size = f"T={given.shape[0]}, B={given.shape[1]}, {str(case.dtype).removeprefix('torch.')}"
-            peak = f"{memory['pru']:.0f} / {memory['lstm']:.0f}" if run is forward_backward else ""
-            milliseconds = (f"{seconds[name] * 1e3:.3f}" for name in ("pru", "lstm"))
-            rows.append(
-                (case.name, what, size, *milliseconds, f"{seconds['pru'] / seconds['lstm']:.2f}", peak)
-            )
+            peak = peaks(case, device) if run is forward_backward else ""
+            rows.append((case.name, what, size, *times(calls, device, repeats), peak))
     return rows
+
+
+def times(calls: dict[str, Callable[[], object]], device: torch.device, repeats: int) -> tuple[str, ...]:
+    """Milliseconds of PRU and nn.LSTM and their ratio; on a GPU first as CUDA graphs, then call by call."""
+    plain = interleaved(calls, device, repeats)
+    shown = [(plain, "")]
+    if device.type == "cuda":
+        graphs = {name: captured(call) for name, call in calls.items()}
+        replays = {name: graphs[name] or calls[name] for name in calls}
+        mark = "" if all(graphs.values()) else " (nn.LSTM not captured)"
+        shown.insert(0, (interleaved(replays, device, repeats), mark))
+    cells = []
+    for seconds, mark in shown:
+        pru, lstm = seconds["PRU"], seconds["nn.LSTM"]
+        cells += [f"{pru * 1e3:.3f}", f"{lstm * 1e3:.3f}{mark}", f"{pru / lstm:.2f}"]
+    return tuple(cells)
+
+
+def peaks(case: Case, device: torch.device) -> str:
+    megabytes = [peak_megabytes(build_call, kind, case, device, device=device) for kind in ("pru", "lstm")]
+    return " / ".join(f"{value:.0f}" for value in megabytes)
 
 
 def growth_rows(case: Case, device: torch.device, repeats: int) -> list[tuple[str, ...]]:
@@ -165,7 +176,10 @@ def main() -> None:
         else f"{torch.get_num_threads()} CPU threads"
     )
     rows = speed_rows(cases, device, arguments.repeats)
-    header = ("layer", "what", "size", "PRU ms", "nn.LSTM ms", "ratio", "peak MB, PRU / LSTM")
+    columns = ("PRU ms", "nn.LSTM ms", "ratio")
+    if device.type == "cuda":  # a graph shows the device's time; call by call, the host's is in it too
+        columns = (*(f"graph: {name}" for name in columns), *(f"call: {name}" for name in columns))
+    header = ("layer", "what", "size", *columns, "peak MB, PRU / LSTM")
     print(table(f"PRU beside nn.LSTM on {where}, PyTorch {torch.__version__}", header, rows))
     if arguments.growth:
         rows = growth_rows(cases[0], device, arguments.repeats)

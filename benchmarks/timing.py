@@ -22,6 +22,23 @@ def interleaved(
     return {name: statistics.median(r[name] for r in rounds) for name in calls}
 
 
+def captured(call: Callable[[], object]) -> Callable[[], object] | None:
+    """The same work as a CUDA graph, so that the device is timed and not Python; None if it cannot be."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    try:
+        with torch.cuda.graph(graph):
+            call()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+    return graph.replay
+
+
 def _inner_repeats(call: Callable[[], object], measure: Callable, at_least: float = 0.02) -> int:
     """How often to run a call so that one measurement lasts long enough to be read off a clock."""
     measure(call, 1)  # the first call pays for allocations and kernel choices

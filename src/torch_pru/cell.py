@@ -154,8 +154,8 @@ class PRUCell(nn.Module):
                 raise PRUError(f"hx: {name} has shape {tuple(state.shape)}; expected {shape}")
 
     def input_gates(self, x: Tensor) -> Tensor:
-        """What the input x (…, N) contributes to the gates: (…, 4, M)."""
-        gates = self.input_transform(x)
+        """What the input x (…, N) contributes to the gates, but for its bias: (…, 4, M)."""
+        gates = self.input_transform.product(x)
         if self.residual:
             gates += x.unsqueeze(-2)  # in place: keeps the dtype that autocast chose
         return gates
@@ -170,19 +170,21 @@ class PRUCell(nn.Module):
         reverse: bool = False,
         context_weights: Sequence[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Run the recurrence over gates (T, B, 4, M); see :func:`torch_pru.ops.recurrence`.
+        """Run the recurrence over :meth:`input_gates` (T, B, 4, M); see :func:`torch_pru.ops.recurrence`.
 
-        ``context_weights`` stand in for the weights of the context transform's matrices.
+        ``context_weights`` stand in for the weights of the context transform's matrices. The biases of both
+        transforms are added here: they have one gradient, which is then summed up once.
         """
         transform = self.context_transform
         weights = context_weights or [matrix.weight for matrix in transform.matrices()]
         if isinstance(transform, PyramidalTransform) and not transform.is_linear:
             return self._scan(gates, h0, c0, lengths, reverse, weights)
+        weight = weights[0]
         if isinstance(transform, PyramidalTransform):
             weight = transform.dense_weight(weights).unsqueeze(0)  # one group, all of it
-            bias = transform.dense_bias()
-        else:
-            weight, bias = weights[0], transform.bias
+        bias, input_bias = transform.dense_bias(), self.input_transform.dense_bias()
+        if bias is not None and input_bias is not None:
+            bias = bias + input_bias
         return recurrence(gates, weight, bias, h0, c0, lengths, reverse=reverse, backend=self.backend)
 
     def _scan(self, gates, h0, c0, lengths, reverse, weights):
@@ -192,6 +194,8 @@ class PRUCell(nn.Module):
                 f"backend={self.backend!r} runs linear contexts only, and context_transform='pyramidal' with "
                 f"pooling={self.context_transform.pooling!r} is not linear; use backend='auto'"
             )
+        input_bias = self.input_transform.dense_bias()
+        gates = gates if input_bias is None else gates + input_bias.to(gates.dtype)
         names = [f"transforms.{level}.weight" for level in range(len(weights))]
         replaced = dict(zip(names, weights, strict=True))
 

@@ -6,6 +6,7 @@ gate, as a recurrent unit needs them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torch_pru.errors import PRUError, check_choice, check_positive, check_tensor
-from torch_pru.ops.products import concatenate_units, gate_linear
+from torch_pru.ops.products import concatenate_units, gate_linear, is_unit_major, product_dtype
 
 POOLINGS = ("average", "max", "skip", "convolution")
 LEVEL_SPLITS = ("halving", "equal")
@@ -83,13 +84,26 @@ class GroupedLinear(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
+        return _with_bias(self.product(x), self.bias, self.gates)
+
+    def product(self, x: Tensor) -> Tensor:
+        """The transform of x (…, N) without its bias, always with a dimension for gates: (…, gates, M)."""
         _check_features(x, self.in_features, self.weight)
-        y = _grouped_linear(x, self.weight, self.bias)
-        return y.squeeze(-2) if self.gates is None else y
+        groups, gates, wide_out, wide_in = self.weight.shape
+        if groups == 1:
+            return gate_linear(x, self.weight[0])
+        by_group = x.reshape(-1, groups, wide_in).transpose(0, 1)  # (g, rows, N/g)
+        y = by_group @ self.weight.view(groups, gates * wide_out, wide_in).transpose(1, 2)
+        y = y.view(groups, by_group.shape[1], gates, wide_out).permute(1, 2, 0, 3)
+        return y.reshape(*x.shape[:-1], gates, groups * wide_out)
 
     def matrices(self) -> list[GroupedLinear]:
         """Everything that holds a weight: itself."""
         return [self]
+
+    def dense_bias(self) -> Tensor | None:
+        """The bias (gates, M)."""
+        return self.bias
 
     def extra_repr(self) -> str:
         gates = "" if self.gates is None else f", gates={self.gates}"
@@ -97,16 +111,10 @@ class GroupedLinear(nn.Module):
         return f"{self.in_features}, {self.out_features}, groups={self.groups}{bias}{gates}"
 
 
-def _grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """(…, N) by (g, gates, M/g, N/g), plus (gates, M), gives (…, gates, M)."""
-    groups, gates, wide_out, wide_in = weight.shape
-    if groups == 1:
-        return gate_linear(x, weight[0], bias)
-    by_group = x.reshape(-1, groups, wide_in).transpose(0, 1)  # (g, rows, N/g)
-    y = by_group @ weight.view(groups, gates * wide_out, wide_in).transpose(1, 2)
-    y = y.view(groups, by_group.shape[1], gates, wide_out).permute(1, 2, 0, 3)
-    y = y.reshape(*x.shape[:-1], gates, groups * wide_out)
-    return y if bias is None else y + bias.to(y.dtype)
+def _with_bias(y: Tensor, bias: Tensor | None, gates: int | None) -> Tensor:
+    """Finish a product (…, gates, M): add the bias, and drop the dimension that nobody asked for."""
+    y = y if bias is None else y + bias.to(y.dtype)
+    return y.squeeze(-2) if gates is None else y
 
 
 class _UnevenGroups(nn.Module):
@@ -116,9 +124,10 @@ class _UnevenGroups(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
         parts = x.tensor_split(len(self.blocks), dim=-1)
-        return concatenate_units([block(part) for block, part in zip(self.blocks, parts, strict=True)])
+        blocks = [block for block in self.blocks if isinstance(block, GroupedLinear)]
+        return concatenate_units([block.product(part) for block, part in zip(blocks, parts, strict=True)])
 
 
 def _level_transform(
@@ -229,39 +238,33 @@ class PyramidalTransform(nn.Module):
         return self.levels == 1 or self.pooling in ("average", "skip")
 
     def forward(self, x: Tensor) -> Tensor:
+        return _with_bias(self.product(x), self.dense_bias(), self.gates)
+
+    def product(self, x: Tensor) -> Tensor:
+        """The transform of x (…, N) without its bias, always with a dimension for gates: (…, gates, M)."""
         _check_features(x, self.in_features, self.matrices()[0].weight)
-        views = self.pyramid(x)
-        outputs = [level(view) for level, view in zip(self.transforms, views, strict=True)]
-        y = concatenate_units(outputs)
-        return y.squeeze(-2) if self.gates is None else y
+        if is_unit_major(x) and self.is_linear and self.groups == 1:
+            # On a GPU one large product is quicker than several, the pooling and the concatenation.
+            dtype = product_dtype(x)
+            return gate_linear(x, self.dense_weight([matrix.weight.to(dtype) for matrix in self.matrices()]))
+        levels = zip(self.transforms, self.pyramid(x), strict=True)
+        return concatenate_units([level.product(view) for level, view in levels])  # type: ignore[operator]
 
     def pyramid(self, x: Tensor) -> list[Tensor]:
         """The views of x (…, N) at every level: (…, N), (…, N/2), …"""
         views = [x]
         for level in range(self.levels - 1):
-            views.append(self._pool(views[-1], level))
+            kernel = self.kernels[level] if self.pooling == "convolution" else None
+            views.append(
+                _subsample(views[-1], self.pooling, self.windows[level] if self.windows else 1, kernel)
+            )
         return views
-
-    def _pool(self, x: Tensor, level: int) -> Tensor:
-        """Sub-sample (…, n) to (…, n/2) (Eq. 3)."""
-        if self.pooling == "skip":
-            return x[..., 0::2]
-        window = self.windows[level]
-        rows = x.reshape(-1, 1, x.shape[-1])
-        if self.pooling == "average":
-            pooled = F.avg_pool1d(rows, window, stride=2, padding=window // 2, count_include_pad=True)
-        elif self.pooling == "max":
-            pooled = F.max_pool1d(rows, window, stride=2, padding=window // 2)
-        else:
-            kernel = self.kernels[level].view(1, 1, window)
-            pooled = F.conv1d(rows, kernel, stride=2, padding=window // 2).tanh()
-        return pooled.view(*x.shape[:-1], x.shape[-1] // 2)
 
     def dense_weight(self, level_weights: Sequence[Tensor] | None = None) -> Tensor:
         """The one matrix (gates, M, N) that does the same, where that can be had.
 
-        Pooling down to level k is then a matrix P, whose transpose is the pooled identity, and the
-        level computes W·(P·x) = (W·P)·x. ``level_weights`` stand in for the levels' own weights.
+        Pooling down to level k is then a matrix P, and the level computes W·(P·x) = (W·P)·x.
+        ``level_weights`` stand in for the levels' own weights.
         """
         if not self.is_linear or self.groups != 1:
             raise PRUError(
@@ -269,8 +272,12 @@ class PyramidalTransform(nn.Module):
                 "use pooling 'average' or 'skip' and groups=1"
             )
         weights = level_weights or [matrix.weight for matrix in self.matrices()]
-        pooled = self.pyramid(torch.eye(self.in_features, device=weights[0].device, dtype=weights[0].dtype))
-        return torch.cat([weight[0] @ view.t() for weight, view in zip(weights, pooled, strict=True)], dim=-2)
+        parts = [weights[0][0]]
+        for level, weight in enumerate(weights[1:], start=1):
+            windows = self.windows[:level] or (1,) * level
+            counts = _pooling_counts(self.in_features, windows, self.pooling, weight.device, weight.dtype)
+            parts.append((weight[0] / math.prod(windows)) @ counts)
+        return torch.cat(parts, dim=-2)
 
     def dense_bias(self) -> Tensor | None:
         """The bias (gates, M) of all levels together."""
@@ -287,6 +294,46 @@ class PyramidalTransform(nn.Module):
             parts += [f"pooling={self.pooling!r}", f"level_split={self.level_split!r}"]
             parts += [f"pool_window={self.windows}"] if self.windows else []
         return ", ".join(parts)
+
+
+def _subsample(x: Tensor, pooling: str, window: int, kernel: Tensor | None = None) -> Tensor:
+    """(…, n) to (…, n/2) (Eq. 3)."""
+    if pooling == "skip":
+        return x[..., 0::2]
+    rows = x.reshape(-1, 1, x.shape[-1])
+    if pooling == "average":
+        pooled = F.avg_pool1d(rows, window, stride=2, padding=window // 2, count_include_pad=True)
+    elif pooling == "max":
+        pooled = F.max_pool1d(rows, window, stride=2, padding=window // 2)
+    else:
+        assert kernel is not None
+        pooled = F.conv1d(rows, kernel.view(1, 1, window), stride=2, padding=window // 2).tanh()
+    return pooled.view(*x.shape[:-1], x.shape[-1] // 2)
+
+
+def _pooling_counts(
+    features: int, windows: tuple[int, ...], pooling: str, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """How often each of N features goes into each feature after pooling by ``windows``: (N/2^k, N).
+
+    The pooling itself is this over the product of the windows. Counts are small whole numbers, which 16 bits
+    hold exactly; a third they do not.
+    """
+    if torch.compiler.is_compiling():  # what a tracer sees must not be kept
+        return _count(features, windows, pooling, device, dtype)
+    return _kept_count(features, windows, pooling, device, dtype)
+
+
+def _count(
+    features: int, windows: tuple[int, ...], pooling: str, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    view = torch.eye(features, device=device, dtype=torch.float64)
+    for window in windows:
+        view = _subsample(view, pooling, window)
+    return (view.t() * math.prod(windows)).round().to(dtype).contiguous()
+
+
+_kept_count = functools.lru_cache(maxsize=64)(_count)
 
 
 def _check_gates(gates: int | None) -> None:

@@ -12,7 +12,7 @@ from torch_pru.cli.progress import bar
 
 
 def analyze(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, shown side by side.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, shown side by side.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the figures go.")],
     sentence: Annotated[
         list[str] | None,

@@ -52,7 +52,9 @@ class ModelConfig:
         3
     """
 
-    unit: str = setting("pru", "recurrent unit: pru or lstm")
+    unit: str = setting(
+        "pru", "recurrent unit: pru, lstm (nn.LSTM), or fused-lstm (the same unit on the PRU's kernels)"
+    )
     embedding: int = setting(400, "E, size of the word vectors, tied with the decoder's")
     hidden: tuple[int, ...] = setting(
         (1150, 1150, 400),
@@ -78,7 +80,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_choice("unit", self.unit, ("pru", "lstm"))
+        check_choice("unit", self.unit, ("pru", "lstm", "fused-lstm"))
         for name in ("embedding", "levels", "groups", "input_groups", "experts"):
             check_positive(name, getattr(self, name))
         if not self.hidden:
@@ -101,8 +103,8 @@ class ModelConfig:
             value = getattr(self, item.name)
             if item.name not in shared and value != item.default:
                 raise PRUError(
-                    f"{item.name}={value!r} is a setting of the PRU and has no meaning for unit='lstm'; "
-                    f"leave it out"
+                    f"{item.name}={value!r} is a setting of the PRU and has no meaning for "
+                    f"unit={self.unit!r}; leave it out"
                 )
 
 
@@ -157,6 +159,7 @@ class TrainingConfig:
     seed: int = setting(1, "of the initial weights, the windows and the masks")
     precision: str = setting("float32", "of the products: float32, bfloat16, float16 or float64")
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, ...; auto takes a GPU where there is one")
+    graphs: bool = setting(True, "on a GPU, replay each training step as a CUDA graph (not with nn.LSTM)")
     log_steps: int = setting(50, "steps between looks at the loss; the host waits for the device only there")
     checkpoint_minutes: float = setting(10.0, "minutes between checkpoints; 0 for none by the clock")
     checkpoint_steps: int = setting(0, "steps between checkpoints; 0 for none by the count")

@@ -74,6 +74,10 @@ class LanguageModel(nn.Module):
         config = self.config
         if config.unit == "lstm":
             return nn.LSTM(input_size, hidden_size)
+        drop = self.regularisation.weight_drop
+        if config.unit == "fused-lstm":  # one level, one group, no residual: an LSTM
+            sizes = (input_size, hidden_size)
+            return PRU(*sizes, levels=1, groups=1, residual=False, init="lstm", weight_drop=drop)
         return PRU(
             input_size,
             hidden_size,
@@ -87,7 +91,7 @@ class LanguageModel(nn.Module):
             input_transform=config.input_transform,
             context_transform=config.context_transform,
             init=config.init,
-            weight_drop=self.regularisation.weight_drop,
+            weight_drop=drop,
         )
 
     @property

@@ -12,20 +12,18 @@ FEW_ROWS = 64
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
-def gate_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """One linear map for each gate: (…, N) by (gates, M, N), plus (gates, M), gives (…, gates, M).
+def gate_linear(x: Tensor, weight: Tensor) -> Tensor:
+    """One linear map for each gate: (…, N) by (gates, M, N) gives (…, gates, M).
 
     In 16 bits on a GPU the result is a view of storage (…, M, gates): the fused recurrence reads the
     gates of a unit at once. Reordering the weight costs less than reordering the result.
     """
     gates, units, features = weight.shape
     if is_unit_major(x):
-        dtype = product_dtype(x)
-        weight = weight.to(dtype).transpose(0, 1).reshape(units * gates, features)
-        bias = None if bias is None else bias.to(dtype).t().reshape(-1)
-        return F.linear(x, weight, bias).unflatten(-1, (units, gates)).transpose(-1, -2)
-    bias = None if bias is None else bias.reshape(-1)
-    return _linear(x, weight.reshape(gates * units, features), bias).unflatten(-1, (gates, units))
+        reordered = weight.transpose(0, 1).to(product_dtype(x), memory_format=torch.contiguous_format)
+        y = F.linear(x, reordered.view(units * gates, features))
+        return y.unflatten(-1, (units, gates)).transpose(-1, -2)
+    return _linear(x, weight.reshape(gates * units, features)).unflatten(-1, (gates, units))
 
 
 def concatenate_units(parts: Sequence[Tensor]) -> Tensor:
@@ -48,22 +46,21 @@ def product_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _linear(x: Tensor, weight: Tensor) -> Tensor:
     """As ``F.linear``, with the quicker library for few rows.
 
     A generated token is one row. On a CPU PyTorch hands float32 products to MKL, which needs two to
     four times as long as oneDNN for a handful of rows; oneDNN's product has no gradient.
     """
-    if _onednn_is_better(x, weight, bias):
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return F.linear(x, weight, bias)
+    if _onednn_is_better(x, weight):
+        return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+    return F.linear(x, weight)
 
 
-def _onednn_is_better(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+def _onednn_is_better(x: Tensor, weight: Tensor) -> bool:
     if torch.compiler.is_compiling() or x.device.type != "cpu":
         return False
-    operands = [x, weight] if bias is None else [x, weight, bias]
-    needs_gradient = torch.is_grad_enabled() and any(operand.requires_grad for operand in operands)
+    needs_gradient = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     return (
         0 < x.shape[:-1].numel() <= FEW_ROWS
         and product_dtype(x) == x.dtype == weight.dtype == torch.float32

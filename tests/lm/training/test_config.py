@@ -33,7 +33,10 @@ def test_settings_survive_a_round_trip() -> None:
         ({"weight_drop": 1.0}, "weight_drop=1.0 must be a number in [0, 1)"),
         ({"variational": 1}, "variational=1 must be true or false"),
         ({"precision": "bf16"}, "precision='bf16' is not known; use one of 'float32', 'bfloat16'"),
-        ({"unit": "lst"}, "unit='lst' is not known; use one of 'pru', 'lstm'; did you mean 'lstm'?"),
+        (
+            {"unit": "lst"},
+            "unit='lst' is not known; use one of 'pru', 'lstm', 'fused-lstm'; did you mean 'lstm'?",
+        ),
         ({"learning_rate": 0}, "learning_rate=0.0 must be a number above 0"),
         ({"learning_rate": float("nan")}, "learning_rate=nan must be a number above 0"),
         ({"weight_decay": -1e-6}, "weight_decay=-1e-06 must be a number of at least 0"),

@@ -21,6 +21,7 @@ from torch_pru.lm.evaluation.static import score
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training.distributed import World
+from torch_pru.lm.training.graphs import GraphedStep, can_capture
 from torch_pru.lm.training.journal import Journal
 from torch_pru.lm.training.loss_sum import LossSum
 from torch_pru.lm.training.optimizer import AveragedSGD, averaged_weights
@@ -67,6 +68,7 @@ class Trainer:
         generator.manual_seed(random.Random(f"masks {settings.seed}").getrandbits(63))
         masks = Masks(generator, settings.batch, own.start)
         self.step = TrainingStep(self.model, self.optimizer, masks, world, precision=settings.precision)
+        self.graphed = GraphedStep(self.step, self.text) if self._captures() else None
         self.schedule = Schedule(settings, "train")
         self.state = self.model.initial_state(self.text.shape[1])
         self.best: dict[str, Tensor] = {}  # weights of the lowest validation loss, as they were validated
@@ -77,6 +79,11 @@ class Trainer:
         self.epoch = LossSum(device)
         self.seconds = 0.0  # at work, before this process
         self.metrics_bytes = 0  # of metrics.jsonl, which belong to the checkpoint training goes on from
+
+    def _captures(self) -> bool:
+        """Whether steps are captured as CUDA graphs: one process, on a GPU, with nothing that forbids it."""
+        alone_on_gpu = self.world.device.type == "cuda" and self.world.size == 1
+        return self.config.training.graphs and alone_on_gpu and can_capture(self.model)
 
     # ------------------------------------------------------------------------------------------ the loop
 
@@ -123,8 +130,11 @@ class Trainer:
             self.state = self.model.initial_state(self.text.shape[1])
         # The scale of this window, for this step only, in both phases (trap 2); torch's ASGD is one behind.
         self.optimizer.prepare(settings.learning_rate * length / settings.window)
-        tokens, targets = self.text[first : first + length], self.text[first + 1 : first + length + 1]
-        self.state, loss = self.step(tokens, targets, self.state)
+        if self.graphed is not None:
+            self.state, loss = self.graphed(first, length, self.state)
+        else:
+            tokens, targets = self.text[first : first + length], self.text[first + 1 : first + length + 1]
+            self.state, loss = self.step(tokens, targets, self.state)
         self.interval.add(loss, length * settings.batch)
         self.epoch.add(loss, length * settings.batch)
         self.window += 1

@@ -1,0 +1,104 @@
+"""How sure a model is of the next word: entropies of its distributions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torch_pru.errors import check_positive
+from torch_pru.lm.data.columns import columns
+from torch_pru.lm.evaluation.static import LOGITS, Progress, scored_windows
+from torch_pru.lm.model import LanguageModel
+
+BINS = 40
+COLUMNS = 20  # of the validation text, of which the paper takes one: 3,687 contexts of PTB
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """Histogram of next-word entropies.
+
+    Attributes:
+        contexts: how many distributions there are.
+        mean: of their entropies, in nats.
+        loss: mean negative log-likelihood of the words that followed, in nats. Of a model that knows how sure
+            it may be, it is the mean entropy; an overconfident one has a larger loss.
+        edges: of the bins, in nats, from 0 to ln V; one more than there are bins.
+        counts: of the contexts in each bin.
+
+    Example:
+        >>> Confidence(2, 0.5, 0.7, [0.0, 0.5, 1.0], [1, 1]).mean
+        0.5
+    """
+
+    contexts: int
+    mean: float
+    loss: float
+    edges: list[float]
+    counts: list[int]
+
+
+def confidence(
+    model: LanguageModel,
+    ids: Tensor,
+    *,
+    batch: int = COLUMNS,
+    bins: int = BINS,
+    progress: Progress | None = None,
+) -> Confidence:
+    """The entropies of the next-word distributions over the first of ``batch`` columns of a text.
+
+    Args:
+        model: the language model.
+        ids: (N,) the text, the validation text in the paper.
+        batch: into how many columns it is cut.
+        bins: of equal width over [0, ln V].
+        progress: called with the contexts done and those there are.
+
+    Example:
+        >>> found = confidence(run.model(), corpus.valid)                   # doctest: +SKIP
+        >>> found.contexts, found.mean                                      # doctest: +SKIP
+        (3687, 3.8)
+    """
+    check_positive("bins", bins)
+    entropies, losses = next_word_entropies(model, columns(ids, batch)[:, 0], progress=progress)
+    highest = math.log(model.vocabulary_size)
+    # Rounding may carry an entropy past either end.
+    counts = torch.histc(entropies.clamp(0, highest), bins, 0, highest)
+    return Confidence(
+        contexts=len(entropies),
+        mean=entropies.mean().item(),
+        loss=losses.mean().item(),
+        edges=[highest * edge / bins for edge in range(bins + 1)],
+        counts=[int(count) for count in counts],
+    )
+
+
+def next_word_entropies(
+    model: LanguageModel, ids: Tensor, *, window: int = 1000, progress: Progress | None = None
+) -> tuple[Tensor, Tensor]:
+    """Entropy after each word of ``ids`` (N,) but the last, and loss of the word that followed.
+
+    Returns:
+        Two tensors (N - 1,), float64 on the CPU, in nats.
+
+    Example:
+        >>> from torch_pru.lm.config import ModelConfig, RegularisationConfig
+        >>> config = ModelConfig(embedding=8, hidden=(16, 8))
+        >>> model = LanguageModel(config, RegularisationConfig(), vocabulary_size=100)
+        >>> entropies, _ = next_word_entropies(model, torch.arange(10))
+        >>> entropies.shape  # all near ln 100 before training
+        torch.Size([9])
+    """
+    entropies, losses = [], []
+    rows = max(1, LOGITS // model.logits_per_token)
+    for scored in scored_windows(model, ids, batch=1, window=window, progress=progress):
+        for piece in scored.hidden.split(rows):  # so that the logits never take much memory
+            with torch.no_grad():
+                log_p = model.log_probabilities(piece)
+                entropies.append(-(log_p.exp() * log_p).sum(-1, dtype=torch.float64).cpu())
+        losses.append(scored.nll.double().cpu())
+    return torch.cat(entropies), torch.cat(losses)

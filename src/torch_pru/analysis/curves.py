@@ -1,0 +1,54 @@
+"""Learning curves, from the metrics in run folders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch_pru.errors import PRUError
+from torch_pru.lm.run import RunFolder
+from torch_pru.lm.training.progress import perplexity
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """Perplexities after each epoch.
+
+    Attributes:
+        corpus: what was learned.
+        epochs: their numbers.
+        train: perplexity of the training text during the epoch, with dropout.
+        valid: perplexity of the validation text after it, as training measures it.
+
+    Example:
+        >>> LearningCurve("ptb", [1, 2], [400.0, 200.0], [300.0, 180.0]).best
+        (2, 180.0)
+    """
+
+    corpus: str
+    epochs: list[int]
+    train: list[float]
+    valid: list[float]
+
+    @property
+    def best(self) -> tuple[int, float]:
+        """The epoch with the lowest validation perplexity, and that perplexity."""
+        lowest = min(self.valid)
+        return self.epochs[self.valid.index(lowest)], lowest
+
+
+def learning_curve(run: RunFolder) -> LearningCurve:
+    """The curve of a run folder; its weights are not needed.
+
+    Example:
+        >>> learning_curve(RunFolder.open("runs/quickstart-1")).best        # doctest: +SKIP
+        (3, 61.7)
+    """
+    lines = [line for line in run.metrics() if line.get("kind") == "epoch"]
+    if not lines:
+        raise PRUError(f"the run in {run.path} has not finished an epoch: its metrics.jsonl holds none")
+    return LearningCurve(
+        corpus=run.config.data.corpus,
+        epochs=[line["epoch"] for line in lines],
+        train=[perplexity(line["train_loss"]) for line in lines],
+        valid=[perplexity(line["valid_loss"]) for line in lines],
+    )

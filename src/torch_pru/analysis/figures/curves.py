@@ -1,0 +1,89 @@
+"""Perplexity by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from torch_pru.analysis.curves import LearningCurve
+from torch_pru.analysis.figures.style import COLOURS, MARKERS, PALE, add_legend, listed, new_figure, style
+
+
+@style()
+def draw(data: Mapping[str, LearningCurve]) -> Figure:
+    """One panel a corpus; validation as full lines, training as dashed ones.
+
+    Example:
+        >>> draw({"PRU": LearningCurve("ptb", [1], [400.0], [300.0])}).axes[0].get_xlabel()
+        'epoch'
+    """
+    corpora = list(dict.fromkeys(curve.corpus for curve in data.values()))
+    figure = new_figure(0.2 + 2.6 * len(corpora))
+    panels = figure.subplots(len(corpora), squeeze=False)[:, 0]
+    lines: list[Line2D] = []
+    numbers = {name: number for number, name in enumerate(data)}
+    for axes, corpus in zip(panels, corpora, strict=True):
+        for name, curve in data.items():
+            if curve.corpus == corpus:
+                lines.append(_draw_curve(axes, name, curve, numbers[name]))
+        axes.set_yscale("log")
+        plain = FuncFormatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_major_formatter(plain)
+        low, high = axes.get_ylim()
+        # Within a decade or two the powers of ten alone would leave the axis bare.
+        axes.yaxis.set_minor_formatter(plain if high / low < 20 else NullFormatter())
+        axes.tick_params(axis="y", which="minor", labelsize=7)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("epoch")
+        axes.set_ylabel("perplexity (log scale)")
+        axes.set_title(corpus)
+    full = Line2D([], [], color=PALE, label="validation")
+    dashed = Line2D([], [], color=PALE, linestyle="--", linewidth=1, label="training, with dropout")
+    add_legend(figure, [*lines, full, dashed])
+    return figure
+
+
+def _draw_curve(axes: Axes, name: str, curve: LearningCurve, number: int) -> Line2D:
+    """Draw both lines of a run and give the one for the legend."""
+    looks: dict[str, Any] = {
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "markevery": max(1, len(curve.epochs) // 8),
+    }
+    axes.plot(curve.epochs, curve.train, "--", linewidth=1, **looks, markersize=2.5)
+    (line,) = axes.plot(curve.epochs, curve.valid, "-", label=f"{name}: best {curve.best[1]:.2f}", **looks)
+    return line
+
+
+def sentence(data: Mapping[str, LearningCurve]) -> str:
+    """What the figure shows.
+
+    Example:
+        >>> sentence({"PRU": LearningCurve("ptb", [1, 2], [400.0, 200.0], [300.0, 180.0])})
+        'Lowest validation perplexity during training: 180.00 after epoch 2 of 2 for PRU.'
+    """
+    parts = listed(
+        f"{curve.best[1]:.2f} after epoch {curve.best[0]} of {curve.epochs[-1]} for {name}"
+        for name, curve in data.items()
+    )
+    return f"Lowest validation perplexity during training: {parts}."
+
+
+def describe(data: Mapping[str, LearningCurve]) -> str:
+    """The figure in words.
+
+    Example:
+        >>> describe({"PRU": LearningCurve("ptb", [1, 2], [400.0, 200.0], [300.0, 180.0])})
+        'Perplexity by epoch. PRU on ptb: validation from 300.00 to 180.00, training from 400.00 to 200.00.'
+    """
+    parts = [
+        f"{name} on {curve.corpus}: validation from {curve.valid[0]:.2f} to {curve.valid[-1]:.2f}, "
+        f"training from {curve.train[0]:.2f} to {curve.train[-1]:.2f}."
+        for name, curve in data.items()
+    ]
+    return " ".join(["Perplexity by epoch.", *parts])

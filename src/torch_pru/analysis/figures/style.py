@@ -1,0 +1,136 @@
+"""What all figures share: size, type, colours, and how they are written."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch_pru.errors import PRUError
+
+try:
+    import matplotlib
+    from matplotlib.artist import Artist
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+except ImportError:
+    raise PRUError("figures need Matplotlib; pip install 'torch-pru[analysis]'") from None
+
+WIDTH = 5.0  # inches: near a printed column, and readable on a telephone
+COLOURS = ("#0072B2", "#D55E00", "#000000", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+"""Okabe and Ito's, which the colour-blind tell apart; in the order in which their greys differ most."""
+LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+PALE = "#767676"  # lines that help the eye
+
+HEAT = LinearSegmentedColormap.from_list("heat", ["#FFFFFF", "#F5C9A8", "#D55E00", "#5A2600"])
+"""White to dark: its grey falls all the way, so it prints."""
+
+SETTINGS: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.5,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4.5,
+    "text.parse_math": False,  # a $ in a word or in a run's name is a $
+    "savefig.dpi": 300,
+    "svg.hashsalt": "torch-pru",  # the same data makes the same file
+}
+
+
+def style() -> Any:
+    """A context, or decorator, in which figures are drawn; outside it Matplotlib's settings are the caller's.
+
+    Example:
+        >>> with style():
+        ...     matplotlib.rcParams["savefig.dpi"]
+        300.0
+    """
+    return matplotlib.rc_context(SETTINGS)
+
+
+def new_figure(height: float) -> Figure:
+    """An empty figure of the usual width, laid out so that no text is cut off.
+
+    Example:
+        >>> new_figure(2.5).get_size_inches().tolist()
+        [5.0, 2.5]
+    """
+    return Figure(figsize=(WIDTH, height), layout="constrained")
+
+
+def add_legend(figure: Figure, handles: Sequence[Artist], title: str | None = None) -> None:
+    """A legend above everything, where it hides nothing; the figure grows by its height.
+
+    Example:
+        >>> figure = new_figure(2.0)
+        >>> add_legend(figure, figure.subplots().plot([1, 2], label="PRU"))
+        >>> figure.legends[0].get_texts()[0].get_text()
+        'PRU'
+    """
+    labels = [wrapped(str(handle.get_label())) for handle in handles]
+    columns = 2 if len(labels) > 2 and max(map(len, labels)) <= 32 else 1
+    figure.legend(
+        handles=handles, labels=labels, loc="outside upper left", ncols=columns, title=title, alignment="left"
+    )
+    lines = sum(label.count("\n") + 1 for label in labels) / columns + (title is not None)
+    figure.set_figheight(figure.get_figheight() + 0.17 * lines)
+
+
+def wrapped(text: str, letters: int = 62) -> str:
+    """Text in lines that fit into a figure, whatever a run is called.
+
+    Example:
+        >>> wrapped("a-long-name", letters=7)
+        'a-long-\\nname'
+    """
+    return "\n".join(textwrap.wrap(text, letters))
+
+
+def look(number: int) -> dict[str, Any]:
+    """Colour and line of the run with a number, different for the first 28.
+
+    Example:
+        >>> look(0)
+        {'color': '#0072B2', 'linestyle': '-'}
+    """
+    # Colour and line change together, so that runs differ in grey print too.
+    line = number % len(COLOURS) + number // len(COLOURS)
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": LINES[line % len(LINES)]}
+
+
+def render(figure: Figure, kind: str) -> bytes:
+    """The figure as ``"svg"`` or ``"png"``.
+
+    Example:
+        >>> render(new_figure(1.0), "png")[1:4]
+        b'PNG'
+    """
+    buffer = io.BytesIO()
+    with style():
+        # No date: the same data makes the same file.
+        figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return buffer.getvalue()
+
+
+def listed(items: Iterable[str]) -> str:
+    """Items as in a sentence.
+
+    Example:
+        >>> listed(["a", "b", "c"])
+        'a, b and c'
+    """
+    *before, last = items
+    return f"{', '.join(before)} and {last}" if before else last

@@ -1,0 +1,47 @@
+"""Gradients at the input embeddings, apart from the tied decoder's share in the same weights."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torch_pru.lm.evaluation.mode import evaluating
+from torch_pru.lm.model import LanguageModel
+
+
+class Read(NamedTuple):
+    """A text that a model has read, with the graph from its word vectors to its output."""
+
+    inputs: Tensor  # (T, B, E) the word vectors, a leaf that gradients can be asked for
+    hidden: Tensor  # (T, B, E) output of the last layer
+
+
+def read_with_gradients(model: LanguageModel, tokens: Tensor) -> Read:
+    """Run ``model`` without dropout over ``tokens`` (T, B), from the zero state.
+
+    Each position has a vector of its own, so a word that occurs twice has two gradients.
+
+    Example:
+        >>> from torch_pru.lm.config import ModelConfig, RegularisationConfig
+        >>> config = ModelConfig(embedding=8, hidden=(16, 8))
+        >>> model = LanguageModel(config, RegularisationConfig(), vocabulary_size=100)
+        >>> read = read_with_gradients(model, torch.zeros(5, 1, dtype=torch.long))
+        >>> torch.autograd.grad(read.hidden.sum(), read.inputs)[0].shape
+        torch.Size([5, 1, 8])
+    """
+    leaves: list[Tensor] = []
+
+    def begin_here(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        vectors, *rest = arguments
+        leaves.append(vectors.detach().requires_grad_())
+        return (leaves[0], *rest)
+
+    handle = model.layers[0].register_forward_pre_hook(begin_here)
+    try:
+        with torch.enable_grad(), evaluating(model, gradients=True):
+            hidden = model.hidden(tokens, model.initial_state(tokens.shape[1], tokens.device))
+    finally:
+        handle.remove()
+    return Read(leaves[0], hidden.raw)

@@ -1,0 +1,164 @@
+"""The kinds of analysis. Each goes one way: runs -> data, plain dataclasses by run -> pictures.
+
+What draws is imported where something is drawn, because it needs Matplotlib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch_pru.analysis.confidence import Confidence, confidence
+from torch_pru.analysis.coverage import Coverage, gradient_coverage
+from torch_pru.analysis.curves import LearningCurve, learning_curve
+from torch_pru.analysis.embeddings import EmbeddingVariance, embedding_variance
+from torch_pru.analysis.runs import Comparison
+from torch_pru.analysis.saliency import Saliency, Sentence, saliency
+from torch_pru.analysis.speech import majority_tags
+from torch_pru.analysis.sweep import SweepPoint, sweep_point
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Watch = Callable[[str], AbstractContextManager[Callable[[int, "int | None"], None]]]
+"""Makes, for a piece of work, something that is told how much of it is done."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What an analysis may need besides the runs."""
+
+    sentences: list[Sentence]
+    top1: bool
+    watch: Watch
+
+
+class Drawn(NamedTuple):
+    """A figure with the name of its files, itself in words, and a sentence of its own where it has one."""
+
+    name: str
+    figure: Figure
+    alt: str
+    sentence: str = ""
+
+
+Shown = tuple[str, list[Drawn]]
+"""A sentence about all the pictures of an analysis, and the pictures."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A kind of analysis.
+
+    Attributes:
+        title: its heading.
+        weights: whether it needs the models, not only the metrics of the runs.
+        compute: from runs to data.
+        show: from data to a sentence and pictures.
+    """
+
+    title: str
+    weights: bool
+    compute: Callable[[Comparison, Options], Any]
+    show: Callable[[Any], Shown]
+
+
+def _compute_confidence(both: Comparison, options: Options) -> dict[str, Confidence]:
+    found = {}
+    for name, model in both.models.items():
+        with options.watch(f"confidence of {name}") as advance:
+            found[name] = confidence(model, both.corpus.valid, progress=advance)
+    return found
+
+
+def _show_confidence(data: Mapping[str, Confidence]) -> Shown:
+    from torch_pru.analysis.figures import confidence as figure
+
+    return figure.sentence(data), [Drawn("confidence", figure.draw(data), figure.describe(data))]
+
+
+def _compute_embeddings(both: Comparison, options: Options) -> dict[str, EmbeddingVariance]:
+    with options.watch("parts of speech") as advance:
+        tags = majority_tags(both.valid_sentences, progress=advance)
+    return {name: embedding_variance(model, both.vocabulary, tags) for name, model in both.models.items()}
+
+
+def _show_embeddings(data: Mapping[str, EmbeddingVariance]) -> Shown:
+    from torch_pru.analysis.figures import embeddings as figure
+
+    names = {"total": "embeddings-total", "per_dimension": "embeddings-per-dimension"}
+    return figure.sentence(data), [
+        Drawn(name, figure.draw(data, measure), figure.describe(data, measure))
+        for measure, name in names.items()
+    ]
+
+
+def _compute_saliency(both: Comparison, options: Options) -> list[dict[str, Saliency]]:
+    return [
+        {
+            name: saliency(model, both.vocabulary, sentence, top1=options.top1)
+            for name, model in both.models.items()
+        }
+        for sentence in options.sentences
+    ]
+
+
+def _show_saliency(data: list[dict[str, Saliency]]) -> Shown:
+    from torch_pru.analysis.figures import saliency as figure
+
+    text = (
+        "How much each word of the context weighs in the prediction of the framed word: the squared norm, at "
+        "the word's embedding, of the gradient of the log-probability named above each sentence."
+    )
+    return text, [
+        Drawn(f"saliency-{number}", figure.draw(one), figure.describe(one), figure.sentence(one))
+        for number, one in enumerate(data, start=1)
+    ]
+
+
+def _compute_coverage(both: Comparison, options: Options) -> dict[str, Coverage]:
+    return {name: gradient_coverage(model, both.corpus.test) for name, model in both.models.items()}
+
+
+def _show_coverage(data: Mapping[str, Coverage]) -> Shown:
+    from torch_pru.analysis.figures import coverage as figure
+
+    return figure.sentence(data), [
+        Drawn("coverage", figure.draw_maps(data), figure.describe_maps(data)),
+        Drawn("coverage-thresholds", figure.draw_shares(data), figure.describe_shares(data)),
+    ]
+
+
+def _compute_curves(both: Comparison, options: Options) -> dict[str, LearningCurve]:
+    return {name: learning_curve(run) for name, run in both.runs.items()}
+
+
+def _show_curves(data: Mapping[str, LearningCurve]) -> Shown:
+    from torch_pru.analysis.figures import curves as figure
+
+    return figure.sentence(data), [Drawn("curves", figure.draw(data), figure.describe(data))]
+
+
+def _compute_sweep(both: Comparison, options: Options) -> dict[str, SweepPoint]:
+    return {name: sweep_point(run) for name, run in both.runs.items()}
+
+
+def _show_sweep(data: Mapping[str, SweepPoint]) -> Shown:
+    from torch_pru.analysis.figures import sweep as figure
+
+    return figure.sentence(data), [Drawn("sweep", figure.draw(data), figure.describe(data))]
+
+
+ANALYSES = {
+    "confidence": Analysis("Confidence", True, _compute_confidence, _show_confidence),
+    "embeddings": Analysis(
+        "Embedding variance by part of speech", True, _compute_embeddings, _show_embeddings
+    ),
+    "saliency": Analysis("Saliency", True, _compute_saliency, _show_saliency),
+    "coverage": Analysis("Gradient coverage", True, _compute_coverage, _show_coverage),
+    "curves": Analysis("Learning curves", False, _compute_curves, _show_curves),
+    "sweep": Analysis("Levels by groups", False, _compute_sweep, _show_sweep),
+}
+"""By name, as after ``--only``."""

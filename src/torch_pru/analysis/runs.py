@@ -1,0 +1,118 @@
+"""The runs that are looked at side by side, and what they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from torch_pru.analysis.saliency import Sentence, default_sentences, encode_sentence, parse_sentence
+from torch_pru.analysis.speech import sentences_of
+from torch_pru.errors import PRUError
+from torch_pru.lm.data.corpus import Corpus, load_corpus
+from torch_pru.lm.data.king_james import split_words
+from torch_pru.lm.data.vocabulary import Vocabulary
+from torch_pru.lm.model import LanguageModel
+from torch_pru.lm.run import RunFolder
+
+
+def open_runs(folders: Iterable[str | Path]) -> dict[str, RunFolder]:
+    """Open run folders, by the names they have in figures: those of the folders, as long as they must be.
+
+    Example:
+        >>> list(open_runs(["runs/ptb-pru-g4-1", "runs/ptb-lstm-1000-1"]))  # doctest: +SKIP
+        ['ptb-pru-g4-1', 'ptb-lstm-1000-1']
+    """
+    runs = [RunFolder.open(folder) for folder in folders]
+    if not runs:
+        raise PRUError("no run is given; name at least one run folder")
+    names = distinct_names([run.path.resolve() for run in runs])
+    return dict(zip(names, runs, strict=True))
+
+
+def distinct_names(paths: list[Path]) -> list[str]:
+    """The shortest ends of paths that tell them apart; the same path twice is refused.
+
+    Example:
+        >>> distinct_names([Path("/a/run"), Path("/b/run")])
+        ['a/run', 'b/run']
+    """
+    for path in paths:
+        if paths.count(path) > 1:
+            raise PRUError(f"the run in {path} is given twice; name each run once")
+    for length in range(1, max(len(path.parts) for path in paths) + 1):
+        names = ["/".join(path.parts[-length:]) for path in paths]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side; models, corpus and vocabulary are loaded when they are first asked for.
+
+    Attributes:
+        runs: by name.
+        device: where the models are put.
+
+    Example:
+        >>> both = Comparison(open_runs(["runs/pru", "runs/lstm"]))         # doctest: +SKIP
+        >>> list(both.models), len(both.vocabulary)                         # doctest: +SKIP
+        (['pru', 'lstm'], 10000)
+    """
+
+    runs: Mapping[str, RunFolder]
+    device: torch.device | str = "cpu"
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The words of all runs; runs with different ones are refused."""
+        (first, run), *others = self.runs.items()
+        words = run.vocabulary
+        for name, other in others:
+            if other.vocabulary != words:
+                raise PRUError(
+                    f"{first} and {name} have different vocabularies and cannot share a figure; analyze them "
+                    f"apart (curves and sweep take both: --only curves --only sweep)"
+                )
+        return words
+
+    @cached_property
+    def models(self) -> dict[str, LanguageModel]:
+        """The model of each run, with its best weights."""
+        found = {}
+        for name, run in self.runs.items():
+            try:
+                found[name] = run.model(device=self.device)
+            except PRUError as error:
+                raise PRUError(f"{error} (without weights: --only curves --only sweep)") from error
+        return found
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The corpus of the first run, with the words it had then."""
+        name, run = next(iter(self.runs.items()))
+        corpus = load_corpus(run.config.data.corpus)
+        if corpus.vocabulary != self.vocabulary:
+            raise PRUError(
+                f"corpus {run.config.data.corpus!r} has other words than when {name} was trained on it"
+            )
+        return corpus
+
+    @cached_property
+    def valid_sentences(self) -> list[list[str]]:
+        """The sentences of the validation text."""
+        return sentences_of(self.corpus.valid, self.vocabulary)
+
+    def sentences(self, texts: Iterable[str] | None) -> list[Sentence]:
+        """Sentences as typed, cut into words as the corpus is, or the default ones; each is checked."""
+        if texts is None:
+            return default_sentences(self.vocabulary, self.valid_sentences)
+        king_james = next(iter(self.runs.values())).config.data.corpus == "king-james"
+        parsed = [parse_sentence(text, split_words if king_james else str.split) for text in texts]
+        for sentence in parsed:
+            encode_sentence(sentence, self.vocabulary)
+        return parsed

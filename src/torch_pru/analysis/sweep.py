@@ -1,0 +1,111 @@
+"""What levels and groups cost in perplexity and save in recurrent parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from torch_pru.analysis.curves import learning_curve
+from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.evaluation.scores import load_scores
+from torch_pru.lm.model import LanguageModel, parameter_counts
+from torch_pru.lm.run import RunFolder
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """A run on the plane of saving and perplexity.
+
+    Attributes:
+        corpus: what was learned.
+        size: of the layers, as in ``"1400-1400-400"``.
+        unit: ``"pru"`` or ``"lstm"``.
+        levels, groups: K and g; 1 where a transform has none.
+        variant: what else sets the run apart from the PRU of the paper's tables, or an empty text.
+        recurrent: parameters of its layers.
+        lstm: parameters of LSTM layers of the same sizes.
+        perplexity: of the validation text.
+        scored: whether ``pru evaluate`` has measured it; otherwise it is the lowest that training saw.
+
+    Example:
+        >>> point = SweepPoint("ptb", "600", "pru", 2, 4, "", 1_400_000, 2_880_000, 80.0, True)
+        >>> f"{point.saving:.0%}"
+        '51%'
+    """
+
+    corpus: str
+    size: str
+    unit: str
+    levels: int
+    groups: int
+    variant: str
+    recurrent: int
+    lstm: int
+    perplexity: float
+    scored: bool
+
+    @property
+    def saving(self) -> float:
+        """The part of the LSTM's recurrent parameters that the run does without."""
+        return 1 - self.recurrent / self.lstm
+
+
+def sweep_point(run: RunFolder) -> SweepPoint:
+    """The point of a run folder; its weights are not needed.
+
+    Example:
+        >>> point = sweep_point(RunFolder.open("runs/ptb-sweep-k2-g4-1"))   # doctest: +SKIP
+        >>> point.levels, point.groups, f"{point.saving:.0%}"               # doctest: +SKIP
+        (2, 4, '51%')
+    """
+    model = run.config.model
+    scores = load_scores(run.path)
+    scored = None if scores is None else scores.perplexity("static", "valid")
+    lstm = ModelConfig(unit="lstm", embedding=model.embedding, hidden=model.hidden, experts=model.experts)
+    pru = model.unit == "pru"
+    return SweepPoint(
+        corpus=run.config.data.corpus,
+        size="-".join(map(str, model.hidden)),
+        unit=model.unit,
+        levels=model.levels if pru and model.input_transform == "pyramidal" else 1,
+        groups=model.groups if pru and model.context_transform == "grouped" else 1,
+        variant=variant(model),
+        recurrent=recurrent_parameters(model),
+        lstm=recurrent_parameters(lstm),
+        perplexity=learning_curve(run).best[1] if scored is None else scored,
+        scored=scored is not None,
+    )
+
+
+def recurrent_parameters(model: ModelConfig) -> int:
+    """How many parameters the layers have.
+
+    Example:
+        >>> recurrent_parameters(ModelConfig(unit="lstm", embedding=400, hidden=(1000, 1000, 400)))
+        15859200
+    """
+    with torch.device("meta"):  # shapes without memory
+        return parameter_counts(LanguageModel(model, RegularisationConfig(), vocabulary_size=1)).recurrent
+
+
+def variant(model: ModelConfig) -> str:
+    """What a model has other than K and g.
+
+    Example:
+        >>> variant(ModelConfig(embedding=600, hidden=(600,), pooling="max", residual=False))
+        'max pooling, no residual'
+    """
+    if model.unit == "lstm":
+        return ""
+    usual = ModelConfig(embedding=model.embedding, hidden=model.hidden, experts=model.experts)
+    texts = {
+        "context_transform": f"{model.context_transform} context",
+        "input_transform": f"{model.input_transform} input",
+        "pooling": f"{model.pooling} pooling",
+        "level_split": f"{model.level_split} levels",
+        "pool_window": f"window {model.pool_window}",
+        "residual": "residual" if model.residual else "no residual",
+        "input_groups": f"{model.input_groups} input groups",
+    }
+    return ", ".join(text for name, text in texts.items() if getattr(model, name) != getattr(usual, name))

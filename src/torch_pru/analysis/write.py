@@ -1,0 +1,133 @@
+"""Analyses of some runs, written to a folder: pictures, numbers and a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_pru.analysis.kinds import ANALYSES, Options, Watch
+from torch_pru.analysis.page import Picture, Section, page
+from torch_pru.analysis.runs import Comparison, open_runs
+from torch_pru.analysis.saliency import Sentence
+from torch_pru.analysis.speech import load_tagger
+from torch_pru.errors import PRUError, check_choice
+from torch_pru.lm.data.storage import write_aside
+
+
+@contextmanager
+def unwatched(_: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Shows no progress.
+
+    Example:
+        >>> with unwatched("confidence") as advance:
+        ...     advance(1, 2)
+    """
+    yield lambda done, total: None
+
+
+def analyze(
+    folders: Iterable[str | Path],
+    out: str | Path,
+    *,
+    only: Iterable[str] | None = None,
+    sentences: Iterable[str] | None = None,
+    top1: bool = False,
+    device: torch.device | str = "cpu",
+    watch: Watch = unwatched,
+) -> list[Section]:
+    """Write figures (SVG, PNG), their numbers (JSON) and ``index.html`` about runs, side by side.
+
+    Args:
+        folders: run folders. ``curves`` and ``sweep`` do without weights, the others do not.
+        out: the folder to write to.
+        only: which analyses, of `ANALYSES`; all by default.
+        sentences: for ``saliency``, the word to predict in brackets; see `parse_sentence`.
+        top1: ``saliency`` explains each model's own first guess instead of the reference.
+        device: where the models work.
+        watch: shows progress.
+
+    Returns:
+        The sections of the page.
+
+    Example:
+        >>> sections = analyze(["runs/ptb-pru-g4-1"], "figures", only=["curves"])   # doctest: +SKIP
+        >>> sections[0].sentence                                            # doctest: +SKIP
+        'Lowest validation perplexity during training: 64.61 after epoch 482 of 500 for ptb-pru-g4-1.'
+    """
+    chosen = choose(only)
+    both = Comparison(open_runs(folders), device)
+    options = prepare(both, chosen, sentences, top1, watch)
+    folder, sections = Path(out), []
+    for name in chosen:
+        data = ANALYSES[name].compute(both, options)
+        write_json(folder / f"{name}.json", data)
+        sections.append(write_section(folder, name, data))
+    title = f"Analysis of {', '.join(both.runs)}"
+    write_file(folder / "index.html", page(title, sections).encode())
+    return sections
+
+
+def choose(only: Iterable[str] | None) -> list[str]:
+    """The analyses asked for, in their own order.
+
+    Example:
+        >>> choose(["sweep", "curves"])
+        ['curves', 'sweep']
+    """
+    asked = list(ANALYSES) if only is None else list(only)
+    for name in asked:
+        check_choice("only", name, ANALYSES)
+    if not asked:
+        raise PRUError(f"only=[] asks for nothing; use some of {', '.join(ANALYSES)}")
+    return [name for name in ANALYSES if name in asked]
+
+
+def prepare(
+    both: Comparison, chosen: list[str], sentences: Iterable[str] | None, top1: bool, watch: Watch
+) -> Options:
+    """Find every mistake that can be found before the long work begins."""
+    if "saliency" not in chosen and (sentences is not None or top1):
+        raise PRUError(
+            "sentences and top1 belong to saliency, which is not asked for; add it, or leave them out"
+        )
+    import torch_pru.analysis.figures.style  # noqa: F401 (says so where Matplotlib is missing)
+
+    given: list[Sentence] = []
+    if any(ANALYSES[name].weights for name in chosen):
+        _ = both.vocabulary, both.models
+    if "embeddings" in chosen:
+        load_tagger()
+    if "saliency" in chosen:
+        given = both.sentences(sentences)
+    return Options(given, top1, watch)
+
+
+def write_section(folder: Path, name: str, data: Any) -> Section:
+    """Draw and write the pictures of an analysis."""
+    from torch_pru.analysis.figures.style import render
+
+    sentence, drawn = ANALYSES[name].show(data)
+    pictures = []
+    for one in drawn:
+        svg = render(one.figure, "svg")
+        write_file(folder / f"{one.name}.svg", svg)
+        write_file(folder / f"{one.name}.png", render(one.figure, "png"))
+        pictures.append(Picture(one.name, svg, one.alt, one.sentence))
+    return Section(name, ANALYSES[name].title, sentence, pictures)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Dataclasses inside dicts and lists as JSON."""
+    write_file(path, (json.dumps(data, default=dataclasses.asdict) + "\n").encode())
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    with write_aside(path) as file:
+        file.write(content)

@@ -1,0 +1,85 @@
+"""Training steps as CUDA graphs: one launch for a whole step, so that the device never waits for the host."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from torch_pru.lm.model import State
+from torch_pru.lm.training.step import TrainingStep
+
+Key = tuple[int, bool]
+"""Steps T of the window, and whether the weights are being averaged: what a captured step depends on."""
+
+
+def can_capture(model: nn.Module) -> bool:
+    """Whether a step can be captured: with weight drop cuDNN moves an ``nn.LSTM``'s weights at every call."""
+    return not any(isinstance(module, nn.LSTM) for module in model.modules())
+
+
+class GraphedStep:
+    """A :class:`TrainingStep` that is captured once for each length of window and then replayed.
+
+    The first window of a length runs as it stands, which compiles and warms up all that it needs; the next
+    of that length is captured. All graphs share one pool of memory: they run one after another, and what
+    outlives a step (weights, average, state, loss) lies outside of it.
+
+    Args:
+        step: what to run.
+        text: (T_total, B), the columns of the training text, on the device.
+
+    Example:
+        >>> graphed = GraphedStep(step, text)                                # doctest: +SKIP
+        >>> state, loss = graphed(0, 68, state)                              # doctest: +SKIP
+    """
+
+    def __init__(self, step: TrainingStep, text: Tensor) -> None:
+        self.step = step
+        self.text = text
+        self.state: State = step.model.initial_state(text.shape[1])
+        self.loss = torch.zeros((), device=text.device)
+        self.first_row = torch.zeros((), dtype=torch.int64, device=text.device)
+        self.rows = torch.arange(len(text), device=text.device)
+        self.pool = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream(text.device)
+        self.graphs: dict[Key, torch.cuda.CUDAGraph | None] = {}  # None: met once, not captured yet
+
+    def __call__(self, first: int, length: int, state: State) -> tuple[State, Tensor]:
+        """Learn from the window of ``length`` rows at row ``first``, as ``TrainingStep`` does.
+
+        The state and the loss that it returns are overwritten by the next call.
+        """
+        self.first_row.fill_(first)
+        if state is not self.state:
+            self._set_state(state)
+        key = (length, self.step.optimizer.averages is not None)
+        if key not in self.graphs:
+            self._run(length)
+            self.graphs[key] = None
+        else:
+            graph = self.graphs[key] or self._capture(length)
+            self.graphs[key] = graph
+            graph.replay()
+        return self.state, self.loss
+
+    def _set_state(self, state: State) -> None:
+        for own, given in zip(self.state, state, strict=True):
+            own[0].copy_(given[0])
+            own[1].copy_(given[1])
+
+    def _run(self, length: int) -> None:
+        rows = self.rows[:length] + self.first_row
+        state, loss = self.step(self.text[rows], self.text[rows + 1], self.state)
+        self._set_state(state)
+        self.loss.copy_(loss)
+
+    def _capture(self, length: int) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.step.masks.generator)  # so that every replay draws new masks
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            graph.capture_begin(pool=self.pool)
+            self._run(length)
+            graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return graph

@@ -1,0 +1,72 @@
+"""The decoder's product and the cross-entropy as one function, which never holds float32 logits on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torch_pru.ops.products import SIXTEEN_BITS, product_dtype
+
+
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of softmax(W·h + b).
+
+    Args:
+        hidden: (n, E).
+        weight: (V, E).
+        bias: (V,).
+        targets: (n,), whole numbers below V.
+
+    Returns:
+        (n,), -log p(target), float32 at least.
+
+    Example:
+        >>> hidden, weight, bias = torch.randn(6, 8), torch.randn(100, 8), torch.zeros(100)
+        >>> linear_cross_entropy(hidden, weight, bias, torch.arange(6)).shape
+        torch.Size([6])
+    """
+    dtype = product_dtype(hidden)
+    if hidden.is_cuda and dtype in SIXTEEN_BITS:
+        return _Fused.apply(hidden.to(dtype), weight, bias, targets)
+    logits = F.linear(hidden, weight, bias)
+    logits = logits.float() if logits.dtype in SIXTEEN_BITS else logits
+    return F.cross_entropy(logits, targets, reduction="none")
+
+
+class _Fused(torch.autograd.Function):
+    """16-bit logits; the forward pass leaves their gradient, up to a factor a row, in their place.
+
+    With P = softmax - one-hot (n, V) and s (n,) the gradient of the losses: dh = s·(P·W),
+    dW = Pᵀ·(s·h), db = Pᵀ·s. So P is never scaled, and is read by products only.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+        from torch_pru.ops.cuda.elementwise import cross_entropy
+
+        words, width = weight.shape
+        padded = -(-words // 8) * 8  # rows that start at 16 bytes: products and loads are faster
+        operand = hidden.new_zeros(padded, width)
+        operand[:words] = weight
+        shift = hidden.new_full((padded,), -torch.inf)
+        shift[:words] = bias
+        logits = torch.addmm(shift, hidden, operand.t())
+        needs_gradient = any(ctx.needs_input_grad)
+        losses = cross_entropy(logits, targets, needs_gradient)
+        if needs_gradient:
+            ctx.save_for_backward(hidden, operand, logits)
+            ctx.words = words
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        (scale,) = grads
+        hidden, operand, gradient = ctx.saved_tensors
+        column = scale.unsqueeze(1).to(hidden.dtype)
+        grad_hidden = (gradient @ operand) * column
+        grad_weight = torch.mm(gradient.t(), hidden * column, out_dtype=torch.float32)
+        grad_bias = torch.mm(gradient.t(), column, out_dtype=torch.float32)
+        return grad_hidden, grad_weight[: ctx.words], grad_bias[: ctx.words, 0], None

@@ -1,0 +1,83 @@
+"""Steps replayed as CUDA graphs: new masks at every replay, and the losses of the steps as they stand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small import small_model
+
+from torch_pru.lm.dropout import Masks
+from torch_pru.lm.training.distributed import World
+from torch_pru.lm.training.graphs import GraphedStep, can_capture
+from torch_pru.lm.training.optimizer import AveragedSGD
+from torch_pru.lm.training.step import TrainingStep
+
+pytestmark = pytest.mark.gpu
+WORDS, BATCH = 40, 4
+
+
+def build(precision: str, seed: int = 1) -> tuple[TrainingStep, torch.Tensor]:
+    torch.manual_seed(seed)
+    device = torch.device("cuda")
+    model = small_model(unit="pru").to(device).train()
+    optimizer = AveragedSGD(model.parameters(), clip=0.25, weight_decay=1e-6)
+    masks = Masks(torch.Generator(device).manual_seed(seed))
+    text = torch.randint(
+        0, WORDS, (400, BATCH), device=device, generator=torch.Generator(device).manual_seed(7)
+    )
+    return TrainingStep(model, optimizer, masks, World(device), precision=precision), text
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16", "float32"])
+def test_graphs_give_the_losses_of_plain_steps(precision: str) -> None:
+    """200 steps with the same masks, averaging from the middle on."""
+    losses: dict[str, list[float]] = {}
+    for way in ("graphs", "plain"):
+        step, text = build(precision)
+        graphed = GraphedStep(step, text)
+        state = step.model.initial_state(BATCH)
+        losses[way] = []
+        for number in range(200):
+            if number == 100:
+                step.optimizer.start_averaging()
+            first, length = 7 * (number % 40), 9 + number % 3
+            step.optimizer.prepare(0.5)
+            if way == "graphs":
+                state, loss = graphed(first, length, state)
+            else:
+                tokens, targets = text[first : first + length], text[first + 1 : first + length + 1]
+                state, loss = step(tokens, targets, state)
+            losses[way].append(loss.item())
+        assert way == "plain" or sum(graph is not None for graph in graphed.graphs.values()) == 6
+    for ours, theirs in zip(losses["graphs"], losses["plain"], strict=True):
+        assert abs(ours - theirs) <= 1e-3 * theirs
+
+
+def test_two_replays_draw_different_masks() -> None:
+    step, text = build("bfloat16")
+    graphed = GraphedStep(step, text)
+    losses = []
+    for _ in range(40):
+        step.optimizer.prepare(0.0)  # the weights stay: only the masks differ
+        _, loss = graphed(0, 9, step.model.initial_state(BATCH))
+        losses.append(loss.item())
+    assert len(set(losses)) > 30  # two masks may give one loss to the last bit, all of them may not
+
+
+def test_a_mask_is_right_on_average_over_replays() -> None:
+    generator = torch.Generator("cuda").manual_seed(1)
+    masks, total = Masks(generator), torch.zeros(64, device="cuda")
+    ones = torch.ones(1, 1, 64, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        total += masks.dropout(ones, 0.4, shared=True).flatten()
+    for _ in range(1000):
+        graph.replay()
+    assert (total / 1000 - 1).abs().max() < 0.15  # five standard deviations of the mean
+    assert (total / 1000).mean().item() == pytest.approx(1, abs=0.02)
+
+
+def test_what_cannot_be_captured_is_said() -> None:
+    assert can_capture(small_model(unit="pru"))
+    assert not can_capture(small_model(unit="lstm"))
