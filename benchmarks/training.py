@@ -9,77 +9,118 @@ Every regulariser is on, and averaging. The text is random words: a step costs t
 from __future__ import annotations
 
 import argparse
-import functools
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from timing import interleaved, peak_megabytes, table
 
-from torch_pru.lm.config import Config
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.recipe import load_recipe
 from torch_pru.lm.training.distributed import World
+from torch_pru.lm.training.graphs import GraphedStep, can_capture
 from torch_pru.lm.training.optimizer import AveragedSGD
 from torch_pru.lm.training.step import TrainingStep
 from torch_pru.lm.training.trainer import build_model
 
 WORDS = {"ptb": 10_000, "wikitext-2": 33_278}
 STEPS = 70
-
-# PRU recipe, and what makes its rival of it: the widths of the recipe with nn.LSTM in the layers.
-RIVAL = {"unit": "lstm", "levels": 2, "groups": 1}
-CPU_ROWS = [("ptb-awd-pru-g4", {}), ("ptb-awd-pru-g4", RIVAL)]
+CLOSE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}  # of the first loss, beside float64
 
 
-def build_step(recipe: str, overrides: dict, device: torch.device, precision: str) -> Callable[[], None]:
-    """One training step of a recipe, ready to be called again and again."""
-    config = load_recipe(recipe, overrides | {"precision": precision})
-    step, text, state = _prepare(config, device)
+@dataclass(frozen=True)
+class Row:
+    """A recipe, what is changed in it, and the precision."""
+
+    recipe: str
+    overrides: dict[str, str] = field(default_factory=dict)
+    precision: str = "float32"
+
+    @property
+    def name(self) -> str:
+        config = load_recipe(self.recipe, self.overrides)
+        units = {"pru": f"PRU g={config.model.groups}", "lstm": "nn.LSTM", "fused-lstm": "fused LSTM"}
+        return f"{self.recipe}: {units[config.model.unit]} {list(config.model.hidden)}, {self.precision}"
+
+
+WIDE_LSTM = {"unit": "lstm", "levels": "2", "groups": "1"}  # the widths of a PRU recipe with nn.LSTM
+CPU_ROWS = [Row("ptb-awd-pru-g4"), Row("ptb-awd-pru-g4", WIDE_LSTM)]
+CUDA_ROWS = [
+    Row("ptb-awd-pru-g4", precision="bfloat16"),
+    Row("ptb-awd-pru-g4", precision="float16"),
+    Row("ptb-awd-lstm", {"unit": "fused-lstm"}, "bfloat16"),
+    Row("ptb-awd-lstm", precision="bfloat16"),
+    Row("wt2-awd-pru-g4", precision="bfloat16"),
+    Row("wt2-awd-lstm", precision="bfloat16"),
+]
+
+
+def build_step(row: Row, device: torch.device) -> Callable[[], None]:
+    """One training step of a recipe, ready to be called again and again; a CUDA graph where it can be one."""
+    step, text = _prepare(row, device)
+    rate = load_recipe(row.recipe).training.learning_rate
+    state = step.model.initial_state(text.shape[1])
+    graphed = GraphedStep(step, text) if device.type == "cuda" and can_capture(step.model) else None
 
     def call() -> None:
         nonlocal state
-        step.optimizer.prepare(config.training.learning_rate)
-        state, _ = step(text[:-1], text[1:], state)
+        step.optimizer.prepare(rate)
+        if graphed is not None:
+            state, _ = graphed(0, STEPS, state)
+        else:
+            state, _ = step(text[:-1], text[1:], state)
 
     return call
 
 
-def _prepare(config: Config, device: torch.device):
-    words, batch = WORDS[config.data.corpus], config.training.batch
+def _prepare(row: Row, device: torch.device) -> tuple[TrainingStep, torch.Tensor]:
+    config = load_recipe(row.recipe, row.overrides | {"precision": row.precision})
+    words = WORDS[config.data.corpus]
     model = build_model(config, words, device).train()
-    optimizer = AveragedSGD(
-        model.parameters(), clip=config.training.clip, weight_decay=config.regularisation.weight_decay
-    )
+    decay = config.regularisation.weight_decay
+    optimizer = AveragedSGD(model.parameters(), clip=config.training.clip, weight_decay=decay)
     optimizer.start_averaging()
     masks = Masks(torch.Generator(device).manual_seed(1))
-    step = TrainingStep(model, optimizer, masks, World(device), precision=config.training.precision)
-    text = torch.randint(words, (STEPS + 1, batch), device=device)
-    return step, text, model.initial_state(batch)
+    step = TrainingStep(model, optimizer, masks, World(device), precision=row.precision)
+    numbers = torch.Generator().manual_seed(1)
+    text = torch.randint(words, (STEPS + 1, config.training.batch), generator=numbers)
+    return step, text.to(device)
 
 
-def name_of(recipe: str, overrides: dict) -> str:
-    config = load_recipe(recipe, overrides)
-    unit = "nn.LSTM" if config.model.unit == "lstm" else f"PRU g={config.model.groups}"
-    return f"{recipe}: {unit}, {config.model.hidden}"
+def check(row: Row, device: torch.device) -> None:
+    """Stop unless the model's loss in this precision is that of float64."""
+    losses = []
+    for precision in (row.precision, "float64"):
+        step, text = _prepare(Row(row.recipe, row.overrides, precision), device)
+        step.model.eval()
+        with torch.no_grad(), torch.autocast(device.type, getattr(torch, precision), precision[-2:] == "16"):
+            hidden = step.model.hidden(text[:-1], step.model.initial_state(text.shape[1]))
+            losses.append(step.model.nll(hidden.raw, text[1:]).double().mean().item())
+    if not abs(losses[0] - losses[1]) <= CLOSE[row.precision] * losses[1]:
+        sys.exit(f"{row.name}: loss {losses[0]:.4f}, in float64 {losses[1]:.4f}; no times shown")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", type=torch.device)
-    parser.add_argument("--precision", default="float32")
     parser.add_argument("--repeats", default=5, type=int, help="rounds, of which the median is taken")
     arguments = parser.parse_args()
     device = arguments.device
-    build = functools.partial(build_step, device=device, precision=arguments.precision)
-    calls = {name_of(*row): build(*row) for row in CPU_ROWS}
+    rows = CUDA_ROWS if device.type == "cuda" else CPU_ROWS
+    for row in rows:
+        check(row, device)
+    calls = {row.name: build_step(row, device) for row in rows}
     seconds = interleaved(calls, device, arguments.repeats)
-    rows = []
-    for recipe, overrides in CPU_ROWS:
-        name = name_of(recipe, overrides)
-        tokens = STEPS * load_recipe(recipe, {}).training.batch / seconds[name]
-        peak = peak_megabytes(build_step, recipe, overrides, device, arguments.precision, device=device)
-        rows.append((name, f"{seconds[name] * 1e3:.1f}", f"{tokens:,.0f}", f"{peak:,.0f}"))
-    print(table(f"A training step, {arguments.precision}", ("model", "ms", "tokens/s", "peak MB"), rows))
+    shown = []
+    for row in rows:
+        tokens = STEPS * load_recipe(row.recipe).training.batch / seconds[row.name]
+        peak = peak_megabytes(build_step, row, device, device=device)
+        shown.append((row.name, f"{seconds[row.name] * 1e3:.2f}", f"{tokens:,.0f}", f"{peak:,.0f}"))
+    title = "A training step, every regulariser and averaging on" + (
+        " (CUDA graphs; nn.LSTM cannot be captured with weight drop)" if device.type == "cuda" else ""
+    )
+    print(table(title, ("model", "ms", "tokens/s", "peak MB"), shown))
 
 
 if __name__ == "__main__":

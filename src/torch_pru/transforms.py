@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torch_pru.errors import PRUError, check_choice, check_positive, check_tensor
-from torch_pru.ops.products import concatenate_units, gate_linear, is_unit_major, product_dtype
+from torch_pru.ops.products import (
+    concatenate_units,
+    gate_linear,
+    is_unit_major,
+    product_dtype,
+    unit_major_linear,
+    unit_major_weight,
+)
 
 POOLINGS = ("average", "max", "skip", "convolution")
 LEVEL_SPLITS = ("halving", "equal")
@@ -223,6 +230,7 @@ class PyramidalTransform(nn.Module):
             _level_transform(in_features // 2**level, size, groups, bias, gates or 1, device, dtype)
             for level, size in enumerate(self.level_sizes)
         )
+        self._matrices = [module for module in self.modules() if isinstance(module, GroupedLinear)]
         kernels = self.windows if pooling == "convolution" else ()
         self.kernels = nn.ParameterList(torch.empty(size, device=device, dtype=dtype) for size in kernels)
         self.reset_kernels()
@@ -245,10 +253,10 @@ class PyramidalTransform(nn.Module):
         _check_features(x, self.in_features, self.matrices()[0].weight)
         if is_unit_major(x) and self.is_linear and self.groups == 1:
             # On a GPU one large product is quicker than several, the pooling and the concatenation.
-            dtype = product_dtype(x)
-            return gate_linear(x, self.dense_weight([matrix.weight.to(dtype) for matrix in self.matrices()]))
-        levels = zip(self.transforms, self.pyramid(x), strict=True)
-        return concatenate_units([level.product(view) for level, view in levels])  # type: ignore[operator]
+            levels = [unit_major_weight(matrix.weight[0], product_dtype(x)) for matrix in self.matrices()]
+            return unit_major_linear(x, self._fold(levels), self.gates or 1)
+        views = zip(self.transforms, self.pyramid(x), strict=True)
+        return concatenate_units([level.product(view) for level, view in views])  # type: ignore[operator]
 
     def pyramid(self, x: Tensor) -> list[Tensor]:
         """The views of x (…, N) at every level: (…, N), (…, N/2), …"""
@@ -272,12 +280,16 @@ class PyramidalTransform(nn.Module):
                 "use pooling 'average' or 'skip' and groups=1"
             )
         weights = level_weights or [matrix.weight for matrix in self.matrices()]
-        parts = [weights[0][0]]
+        return self._fold([weight[0] for weight in weights])
+
+    def _fold(self, weights: Sequence[Tensor]) -> Tensor:
+        """The levels' weights (…, m_k, N/2^k) as one weight (…, M, N) of the input."""
+        parts = [weights[0]]
         for level, weight in enumerate(weights[1:], start=1):
             windows = self.windows[:level] or (1,) * level
             counts = _pooling_counts(self.in_features, windows, self.pooling, weight.device, weight.dtype)
-            parts.append((weight[0] / math.prod(windows)) @ counts)
-        return torch.cat(parts, dim=-2)
+            parts.append((weight / math.prod(windows)) @ counts)
+        return torch.cat(parts, dim=-2) if len(parts) > 1 else parts[0]
 
     def dense_bias(self) -> Tensor | None:
         """The bias (gates, M) of all levels together."""
@@ -286,7 +298,7 @@ class PyramidalTransform(nn.Module):
 
     def matrices(self) -> list[GroupedLinear]:
         """Everything that holds a weight, from the first level to the last."""
-        return [module for module in self.modules() if isinstance(module, GroupedLinear)]
+        return self._matrices
 
     def extra_repr(self) -> str:
         parts = [f"{self.in_features}, {self.out_features}, levels={self.levels}"]

@@ -46,6 +46,16 @@ def test_every_variant_compiles(cache, device):
     assert all(code.startswith(b"\x7fELF") for code in codes)
 
 
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.architecture)
+def test_the_small_kernels_compile(cache, device):
+    small = [("sgd", (("BF16", 0), ("THREADS", 512)))]
+    for bf16, gradient, kept in ((0, 0, 0), (1, 1, 1), (0, 1, 0)):
+        constants = (("BF16", bf16), ("GRADIENT", gradient), ("KEPT", kept), ("THREADS", 512))
+        small.append(("cross_entropy", constants))
+    for kernel, constants in small:
+        assert compiler.cubin(kernel, constants, device.architecture).startswith(b"\x7fELF")
+
+
 def test_the_second_call_reads_the_cache(cache, monkeypatch):
     code = compiler.cubin(*SMALL, "sm_90a")
     monkeypatch.setattr(compiler, "_compile", None)

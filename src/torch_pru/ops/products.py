@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,10 +21,36 @@ def gate_linear(x: Tensor, weight: Tensor) -> Tensor:
     """
     gates, units, features = weight.shape
     if is_unit_major(x):
-        reordered = weight.transpose(0, 1).to(product_dtype(x), memory_format=torch.contiguous_format)
-        y = F.linear(x, reordered.view(units * gates, features))
-        return y.unflatten(-1, (units, gates)).transpose(-1, -2)
+        return unit_major_linear(x, unit_major_weight(weight, product_dtype(x)), gates)
     return _linear(x, weight.reshape(gates * units, features)).unflatten(-1, (gates, units))
+
+
+def unit_major_linear(x: Tensor, weight: Tensor, gates: int) -> Tensor:
+    """(…, N) by a unit-major weight (M·gates, N) gives (…, gates, M), a view of (…, M, gates)."""
+    return F.linear(x, weight).unflatten(-1, (-1, gates)).transpose(-1, -2)
+
+
+def unit_major_weight(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """(gates, M, N) as (M·gates, N) in ``dtype``: the gates of a unit side by side."""
+    return _Reordered.apply(weight, dtype)
+
+
+class _Reordered(torch.autograd.Function):
+    """Reorders and converts in one pass, and so does its backward: autograd would take two each way."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.gates, ctx.dtype = weight.shape[0], weight.dtype
+        reordered = torch.empty_like(
+            weight.transpose(0, 1), dtype=dtype, memory_format=torch.contiguous_format
+        )
+        return reordered.copy_(weight.transpose(0, 1)).flatten(0, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        by_unit = grads[0].unflatten(0, (-1, ctx.gates))  # (M, gates, N)
+        gates, units, features = ctx.gates, by_unit.shape[0], by_unit.shape[2]
+        return by_unit.new_empty(gates, units, features, dtype=ctx.dtype).copy_(by_unit.transpose(0, 1)), None
 
 
 def concatenate_units(parts: Sequence[Tensor]) -> Tensor:

@@ -75,9 +75,7 @@ class AveragedSGD:
         averages = [None] * len(gradients) if self.averages is None else self.averages
         numbers = (norm, self.learning_rate, self.average_weight)
         for weight, gradient, average in zip(self.parameters, gradients, averages, strict=True):
-            sgd_step(
-                weight, gradient.contiguous(), average, *numbers, clip=self.clip, decay=self.weight_decay
-            )
+            sgd_step(weight, gradient, average, *numbers, clip=self.clip, decay=self.weight_decay)
 
     def _apply_plain(self, gradients: list[Tensor], norm: Tensor) -> None:
         torch._foreach_mul_(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))

@@ -66,7 +66,7 @@ class TrainingStep:
             entropy = self.model.nll(hidden.dropped, targets, self.masks).mean()
         loss = entropy + penalties(hidden, self.model.regularisation)
         scaled = loss if self.loss_scale is None else loss * self.loss_scale.factor
-        gradients = list(torch.autograd.grad(scaled, self.optimizer.parameters))
+        gradients = [g.contiguous() for g in torch.autograd.grad(scaled, self.optimizer.parameters)]
         # The loss travels with the gradients, so that every process sees the same number.
         entropy = entropy.detach().to(gradients[0].dtype)
         self.world.average([*gradients, entropy])

@@ -1,5 +1,6 @@
 // Softmax and cross-entropy of rows of 16-bit logits: the losses, and in the logits' own place their gradient.
-// One block takes a row at a time. Sums are float32; no float32 logits ever reach memory.
+// One block takes a row at a time. Sums are float32; no float32 logits ever reach memory. Where a row fits, shared
+// memory keeps it between the sum and the gradient (KEPT), so that it is read once.
 struct CrossEntropyArgs {
   u16* logits;            // (rows, padded): in: logits; out, where GRADIENT: softmax minus one-hot
   const i64* targets;     // (rows)
@@ -32,13 +33,24 @@ DEVICE void widen8(uint4 v, float (&x)[8]) {
   for (int i = 0; i < 4; i++) { x[2 * i] = widen(words[i]); x[2 * i + 1] = widen(words[i] >> 16); }
 }
 
+#if KEPT
+extern __shared__ uint4 kept[];                        // each thread reads what it wrote itself: no barrier
+#define KEEP(p, pack) kept[p] = pack
+#define AGAIN(row, p) kept[p]
+#else
+#define KEEP(p, pack)
+#define AGAIN(row, p) row[p]
+#endif
+
 // log2 of the sum of exponentials of a row, known to every thread of the block.
 DEVICE float row_log_sum(const uint4* row, int packs) {
   __shared__ Partial of_warp[THREADS / 32];
   Partial mine = {NEGATIVE_INFINITY, 0.f};
   for (int p = threadIdx.x; p < packs; p += THREADS) {
+    uint4 pack = row[p];
+    KEEP(p, pack);
     float x[8];
-    widen8(row[p], x);
+    widen8(pack, x);
     float largest = NEGATIVE_INFINITY, sum = 0.f;
     for (int i = 0; i < 8; i++) largest = fmaxf(largest, x[i] * LOG2E);
     if (largest > NEGATIVE_INFINITY) for (int i = 0; i < 8; i++) sum += exp2_fast(x[i] * LOG2E - largest);
@@ -56,7 +68,7 @@ DEVICE float row_log_sum(const uint4* row, int packs) {
 DEVICE void write_gradient(uint4* row, int packs, float log_sum, int target) {
   for (int p = threadIdx.x; p < packs; p += THREADS) {
     float x[8];
-    widen8(row[p], x);
+    widen8(AGAIN(row, p), x);
     for (int i = 0; i < 8; i++) x[i] = exp2_fast(x[i] * LOG2E - log_sum) - (8 * p + i == target ? 1.f : 0.f);
     row[p] = make_uint4(narrow2(x[0], x[1]), narrow2(x[2], x[3]), narrow2(x[4], x[5]), narrow2(x[6], x[7]));
   }

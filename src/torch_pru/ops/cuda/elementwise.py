@@ -26,8 +26,16 @@ def cross_entropy(logits: Tensor, targets: Tensor, gradient: bool) -> Tensor:
         (rows,) float32.
     """
     losses = torch.empty(len(logits), device=logits.device, dtype=torch.float32)
-    constants = (("BF16", int(logits.dtype == torch.bfloat16)), ("GRADIENT", int(gradient)))
-    launch = _launch("cross_entropy", constants, logits.device)
+    row_bytes = 2 * logits.shape[1]
+    kept = (
+        gradient and row_bytes <= device_of(logits.device.index).shared_bytes - 1024
+    )  # less the partial sums
+    constants = (
+        ("BF16", int(logits.dtype == torch.bfloat16)),
+        ("GRADIENT", int(gradient)),
+        ("KEPT", int(kept)),
+    )
+    launch = _launch("cross_entropy", constants, logits.device, row_bytes if kept else 0)
     launch_on(launch, logits.device, (logits, targets, losses), logits.shape)
     return losses
 
@@ -54,7 +62,9 @@ def _bits(number: float) -> int:
     return struct.unpack("<q", struct.pack("<d", number))[0]
 
 
-def _launch(kernel: str, constants: tuple[tuple[str, int], ...], device: torch.device) -> Launch:
+def _launch(
+    kernel: str, constants: tuple[tuple[str, int], ...], device: torch.device, shared_bytes: int = 0
+) -> Launch:
     """As many blocks as fill the device; each walks over its share, whatever the size."""
     blocks = BLOCKS_PER_MULTIPROCESSOR * device_of(device.index).multiprocessors
     return Launch(
@@ -63,7 +73,7 @@ def _launch(kernel: str, constants: tuple[tuple[str, int], ...], device: torch.d
         blocks=(blocks, 1),
         threads=THREADS,
         cluster=1,
-        shared_bytes=0,
+        shared_bytes=shared_bytes,
         bias_rows=0,
         cooperative=False,
     )
