@@ -237,7 +237,10 @@ class PRU(nn.Module):
                 outputs.append(y)
                 states.append((h, c))
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
-        h, c = (torch.stack(state) for state in zip(*states, strict=True))
+        if len(states) == 1:  # nothing to put together
+            h, c = (state.unsqueeze(0) for state in states[0])
+        else:
+            h, c = (torch.stack(state) for state in zip(*states, strict=True))
         return x, (h, c)
 
     def _run_cell(

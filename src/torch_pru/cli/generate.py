@@ -33,12 +33,14 @@ def generate(
     from torch_pru.lm.evaluation import generate as generate_words
     from torch_pru.lm.run import RunFolder
     from torch_pru.lm.training.distributed import choose_device
+    from torch_pru.lm.training.precision import computing
 
     folder = RunFolder.open(run)
     # A prompt is cut into words as the run's corpus was: the named texts of others come cut already.
     given = split_words(prompt) if folder.config.data.corpus == "king-james" else prompt.split()
+    chosen = choose_device(device)
     drawn = generate_words(
-        folder.model(device=choose_device(device)),
+        folder.model(device=chosen),
         folder.vocabulary,
         given,
         temperature=temperature,
@@ -48,9 +50,10 @@ def generate(
         unknown=unknown,
     )
     console = output()
-    for piece in lines_of([*given], islice(drawn, words)):
-        console.print(piece, end="", markup=False, soft_wrap=True)
-        console.file.flush()
+    with computing(folder.config.training.precision, chosen):
+        for piece in lines_of([*given], islice(drawn, words)):
+            console.print(piece, end="", markup=False, soft_wrap=True)
+            console.file.flush()
     console.print()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import os
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -13,7 +15,10 @@ from torch_pru.cli.console import messages, output, rank
 from torch_pru.cli.settings import parse_settings
 
 if TYPE_CHECKING:
+    from torch_pru.lm.config import Config
     from torch_pru.lm.run import RunFolder
+
+Result = TypeVar("Result")
 
 
 def train(
@@ -26,9 +31,15 @@ def train(
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Short for --set seed=...")] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Train each recipe N times: seed, seed + 1, ...")
+    ] = 1,
     device: Annotated[str | None, typer.Option(help="Short for --set device=...: cpu, cuda, ...")] = None,
 ) -> None:
-    """Train recipes, one after the other, each into a new run folder.
+    """Train recipes, each into a new run folder.
+
+    On a GPU several train at the same time, 16 at most; on a CPU and under
+    torchrun one after the other.
 
     Without a recipe: quickstart, minutes on two CPU cores, with a built-in text
     and no network.
@@ -36,16 +47,79 @@ def train(
     Ctrl-C saves; pru resume goes on.
     """
     from torch_pru.lm.recipe import load_recipe
-    from torch_pru.lm.training import train as train_config
 
     changes = parse_settings(settings)
     changes |= {} if seed is None else {"seed": str(seed)}
     changes |= {} if device is None else {"device": device}
     # All are read before the first is trained: a mistake in the last is found now, not tomorrow.
-    configs = [load_recipe(recipe, changes) for recipe in recipes or ["quickstart"]]
+    loaded = [load_recipe(recipe, changes) for recipe in recipes or ["quickstart"]]
+    configs = [with_seed(config, number) for config in loaded for number in range(seeds)]
+    if share_a_gpu(configs):
+        train_at_once(configs, out)
+    else:
+        train_in_sequence(configs, out)
+
+
+def with_seed(config: Config, number: int) -> Config:
+    """The configuration of a recipe's run with this number, from 0."""
+    training = dataclasses.replace(config.training, seed=config.training.seed + number)
+    return dataclasses.replace(config, training=training)
+
+
+def share_a_gpu(configs: list[Config]) -> bool:
+    """Whether runs train at the same time. On a CPU that gains nothing: they would share the cores."""
+    from torch_pru.lm.training.distributed import choose_device
+
+    if len(configs) == 1 or processes() > 1:
+        return False
+    devices = {choose_device(config.training.device) for config in configs}
+    return len(devices) == 1 and devices.pop().type == "cuda"
+
+
+def processes() -> int:
+    """How many ``torchrun`` started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def train_at_once(configs: list[Config], out: Path) -> None:
+    """Train together; those that finish have their ending even where others failed."""
+    from torch_pru.lm.training import RunsFailed, train_together
+
+    folders: list[Path] = []
+    for config in configs:
+        folders.append(new_folder(out, config.name, folders))
+    names = ", ".join(folder.name for folder in folders)
+    try:
+        work = partial(train_together, configs, folders)
+        runs = watched(work, f"training {len(folders)} runs in {out}: {names}", folders)
+    except RunsFailed as failed:
+        for run in failed.finished:
+            ending(run)
+        raise
+    for run in runs:
+        ending(run)
+
+
+def train_in_sequence(configs: list[Config], out: Path) -> None:
+    """Train one after the other. One that fails does not stop the next."""
+    from torch_pru.lm.training import Failures
+    from torch_pru.lm.training import train as train_config
+
+    failures, finished = Failures(), []
     for config in configs:
         folder = new_folder(out, config.name)
-        ending(watched(partial(train_config, config, folder), f"training {config.name} into {folder}"))
+        try:
+            run = watched(partial(train_config, config, folder), f"training {config.name} into {folder}")
+        except Exception as error:
+            if processes() > 1:  # the others may be in the middle of it
+                raise
+            failures.add(folder, error)
+            if config is not configs[-1]:
+                messages().print(f"failed: {failures.lines()[-1]}", soft_wrap=True, markup=False)
+        else:
+            finished.append(run)
+            ending(run)
+    failures.raise_any(finished)
 
 
 def resume(
@@ -73,15 +147,15 @@ def finetune(
     ending(watched(partial(finetune_run, run), f"finetuning {run}"))
 
 
-def watched(work: Callable[..., RunFolder], title: str) -> RunFolder:
-    """Let ``work(progress=...)`` run under a live bar."""
+def watched(work: Callable[..., Result], title: str, folders: Sequence[Path] = ()) -> Result:
+    """Let ``work(progress=...)`` run under a live bar, or one for each of several run folders."""
     from torch_pru.cli.training_view import TrainingView
     from torch_pru.lm.training import Interrupted
 
     console = messages()
     console.print(title, soft_wrap=True)
     try:
-        with TrainingView(console) as view:
+        with TrainingView(console, folders) as view:
             return work(progress=view)
     except Interrupted as stop:
         console.print(str(stop), soft_wrap=True)
@@ -108,8 +182,8 @@ def ending(run: RunFolder) -> None:
     console.print(f"next: pru evaluate {run.path}", soft_wrap=True)
 
 
-def new_folder(out: Path, name: str) -> Path:
-    """The first of ``name-1``, ``name-2``, ... that is not there.
+def new_folder(out: Path, name: str, taken: Collection[Path] = ()) -> Path:
+    """The first of ``name-1``, ``name-2``, ... that is neither there nor taken.
 
     Processes of one run agree on it: the first creates the folder only after all have met.
 
@@ -118,6 +192,6 @@ def new_folder(out: Path, name: str) -> Path:
         'quickstart-1'
     """
     number = 1
-    while (out / f"{name}-{number}").exists():
+    while (folder := out / f"{name}-{number}").exists() or folder in taken:
         number += 1
-    return out / f"{name}-{number}"
+    return folder

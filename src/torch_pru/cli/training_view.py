@@ -1,9 +1,11 @@
-"""A run as it is watched: a live bar on a terminal, plain lines where the output is piped."""
+"""Runs as they are watched: a live bar for each on a terminal, plain lines where the output is piped."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -17,30 +19,37 @@ if TYPE_CHECKING:
     from torch_pru.lm.training import Progress
 
 FIELDS = ("speed", "loss", "perplexity", "left")
+LEAST = 24  # characters for what a narrow terminal shows of a run beside its name
 
 
 class TrainingView:
     """Shows what it is called with: tokens a second, loss, perplexity, time left; a line for each epoch.
 
+    Args:
+        console: where; standard error unless said.
+        folders: of the runs, where there are several; each has a bar, and its lines begin with its name.
+
     Example:
-        >>> from torch_pru.lm.training import train                         # doctest: +SKIP
+        >>> from torch_pru.lm.training import train, train_together         # doctest: +SKIP
         >>> with TrainingView() as view:                                    # doctest: +SKIP
         ...     train(config, "runs/first", progress=view)
+        >>> with TrainingView(folders=folders) as view:                     # doctest: +SKIP
+        ...     train_together(configs, folders, progress=view)
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, folders: Sequence[Path] = ()) -> None:
         self.console = console or messages()
-        self.live = is_live(self.console)
+        runs: dict[Path | None, str] = {folder: folder.name for folder in folders}
+        runs = runs or {None: ""}
+        labels = {run: label(name, self.console.width - LEAST) for run, name in runs.items()}
         self.bars = Bars(
-            *columns(self.console.width),
+            *columns(self.console.width - max(map(len, labels.values()))),
             console=self.console,
             transient=True,
             expand=True,
-            disable=not self.live,
+            disable=not is_live(self.console),
         )
-        self.task = self.bars.add_task("starting", total=None, speed="", loss="", perplexity="", left="")
-        self.valid_loss: float | None = None
-        self.started = self.last_line = time.monotonic()
+        self.runs = {run: RunView(self.bars, name, labels[run]) for run, name in runs.items()}
 
     def __enter__(self) -> TrainingView:
         self.bars.start()
@@ -49,11 +58,33 @@ class TrainingView:
     def __exit__(self, *error: object) -> None:
         self.bars.stop()
 
+    def __call__(self, progress: Progress, folder: Path | None = None) -> None:
+        """Take in a report of a trainer, of the run in ``folder`` where there are several."""
+        self.runs[folder](progress)
+
+
+class RunView:
+    """One run's bar and lines.
+
+    Args:
+        bars: where its bar goes.
+        name: what its lines begin with; empty where there is one run.
+        label: what its bar begins with.
+    """
+
+    def __init__(self, bars: Bars, name: str, label: str) -> None:
+        self.bars = bars
+        self.prefix = f"{name}: " if name else ""
+        self.label = label
+        self.task = bars.add_task(f"{label}starting", total=None, speed="", loss="", perplexity="", left="")
+        self.valid_loss: float | None = None
+        self.started = self.last_line = time.monotonic()
+
     def __call__(self, progress: Progress) -> None:
         """Take in a report of the trainer."""
         if progress.valid_loss != self.valid_loss:  # the first report after a validation ends an epoch
             self.valid_loss = progress.valid_loss
-            self.console.print(epoch_line(progress, time.monotonic() - self.started), soft_wrap=True)
+            self._print(epoch_line(progress, time.monotonic() - self.started))
             return
         fields = {
             "speed": f"{progress.tokens_per_second:,.0f} tokens/s",
@@ -62,19 +93,35 @@ class TrainingView:
             "left": f"{duration(progress.seconds_left)} left",
         }
         title = f"epoch {progress.epoch}/{progress.epochs}"
-        if self.live:
+        if not self.bars.disable:
             done = (progress.epoch - 1) * progress.steps + progress.step
             total = progress.epochs * progress.steps
-            self.bars.update(self.task, description=title, completed=done, total=total)
-            self.bars.tasks[0].fields.update(fields)
+            self.bars.update(self.task, description=self.label + title, completed=done, total=total)
+            self.bars.tasks[self.task].fields.update(fields)
         elif time.monotonic() - self.last_line >= LINE_SECONDS:
             self.last_line = time.monotonic()
-            self.console.print(f"{title}: {', '.join(fields.values())}", soft_wrap=True)
+            self._print(f"{title}: {', '.join(fields.values())}")
+
+    def _print(self, line: str) -> None:
+        self.bars.console.print(self.prefix + line, soft_wrap=True, markup=False)
+
+
+def label(name: str, room: int) -> str:
+    """A name as the beginning of a bar; of one that is too long, the end, which tells runs apart.
+
+    Example:
+        >>> label("ptb-awd-pru-g4-12", 40), label("ptb-awd-pru-g4-12", 10), label("", 40)
+        ('ptb-awd-pru-g4-12 ', '…ru-g4-12 ', '')
+    """
+    if not name:
+        return ""
+    room = max(room, 6)
+    return f"{name} " if len(name) < room else f"…{name[2 - room :]} "
 
 
 def columns(width: int) -> list[ProgressColumn]:
-    """What fits into a terminal of this width; the bar takes what the texts leave."""
-    title = TextColumn("{task.description}")
+    """What fits into this width beside a run's name; the bar takes what the texts leave."""
+    title = TextColumn("{task.description}", markup=False)
     speed, loss, perplexity, left = (TextColumn(f"{{task.fields[{name}]}}") for name in FIELDS)
     if width < 50:
         return [title, left]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from ..data.text import EOS
 from ..data.vocabulary import Vocabulary
 from ..model import LanguageModel
 from .mode import evaluating
+from .stepper import Stepper
 
 
 def generate(
@@ -31,8 +33,11 @@ def generate(
     The text begins after an ``<eos>`` and the prompt. ``<unk>`` is never drawn unless ``unknown`` is
     true: its probability is shared out over the other words.
 
+    On a GPU the weights are those at the first word, and a token costs one CUDA graph; the likeliest words
+    are found ahead of what has been asked for.
+
     Args:
-        model: the language model.
+        model: the language model; it computes in autocast's dtype where that is on, else in its weights'.
         vocabulary: of the run that the model comes from.
         prompt: words to go on from; those outside the vocabulary are read as ``<unk>``, or refused
             where the vocabulary has none.
@@ -62,7 +67,7 @@ def sample(
     top_p: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Draw one id from (V,) log-probabilities, cut to the likeliest as asked.
+    """Draw one id from (V,) log-probabilities, cut to the likeliest as asked; logits do as well.
 
     Temperature comes first, then top-k, then top-p of what is left. The draw is made on the CPU in
     float64, so that a seed gives the same words on every device that gives the same probabilities.
@@ -90,27 +95,48 @@ def _words(
     top_p: float,
     seed: int | None,
 ) -> Iterator[str]:
-    device = next(model.parameters()).device
-    generator = torch.Generator()
-    if seed is None:
-        generator.seed()
+    on_gpu = model.embedding.weight.is_cuda
+    if on_gpu and temperature == 0:
+        ids = Stepper(model, barred).likeliest(start)
     else:
-        generator.manual_seed(seed)
-    state = model.initial_state(1, device)
-    tokens = start.to(device)[:, None]  # (T, 1)
+        generator = torch.Generator()
+        if seed is None:
+            generator.seed()
+        else:
+            generator.manual_seed(seed)
+        draw = partial(sample, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
+        reader = Stepper(model, barred) if on_gpu else _Reader(model, barred)
+        ids = _drawn(reader.read, draw, start)
+    for number in ids:
+        yield vocabulary.word(number)
+
+
+def _drawn(
+    read: Callable[[Tensor], Tensor], draw: Callable[[Tensor], Tensor], tokens: Tensor
+) -> Iterator[int]:
     while True:
+        chosen = draw(read(tokens))
+        yield int(chosen)
+        tokens = chosen.reshape(1)
+
+
+class _Reader:
+    """What a ``Stepper`` is on a GPU, simply: the model as it stands reads on."""
+
+    def __init__(self, model: LanguageModel, barred: int | None) -> None:
+        self.model, self.barred = model, barred
+        self.state = model.initial_state(1)
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """Go on by ``tokens`` (T,): log-probabilities (V,) of the word after them."""
         # The mode and no_grad are entered anew for each word: between two words the caller's hold.
-        with torch.no_grad(), evaluating(model):
-            hidden = model.hidden(tokens, state, None)
-            log_probabilities = model.log_probabilities(hidden.raw[-1, 0])
-        state = hidden.state
-        if barred is not None:
-            log_probabilities[barred] = -math.inf
-        chosen = sample(
-            log_probabilities, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator
-        )
-        yield vocabulary.word(int(chosen))
-        tokens = chosen.to(device).reshape(1, 1)
+        with torch.no_grad(), evaluating(self.model):
+            hidden = self.model.hidden(tokens.to(self.state[0][0].device)[:, None], self.state, None)
+            log_probabilities = self.model.log_probabilities(hidden.raw[-1, 0])
+        self.state = hidden.state
+        if self.barred is not None:
+            log_probabilities[self.barred] = -math.inf
+        return log_probabilities
 
 
 def _check(temperature: float, top_k: int | None, top_p: float) -> None:

@@ -3,6 +3,17 @@
 from torch_pru.lm.training.api import finetune, resume, train
 from torch_pru.lm.training.progress import Progress
 from torch_pru.lm.training.signals import Interrupted
+from torch_pru.lm.training.together import Failures, RunsFailed, train_together
 from torch_pru.lm.training.trainer import Diverged
 
-__all__ = ["Diverged", "Interrupted", "Progress", "finetune", "resume", "train"]
+__all__ = [
+    "Diverged",
+    "Failures",
+    "Interrupted",
+    "Progress",
+    "RunsFailed",
+    "finetune",
+    "resume",
+    "train",
+    "train_together",
+]

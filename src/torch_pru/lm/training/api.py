@@ -106,15 +106,21 @@ def finetune(
 
 def work(trainer: Trainer, path: Path, progress: Listener | None) -> RunFolder:
     """Let a trainer run to the end."""
+    run = opened(trainer, path)
+    with StopRequest() as stop:
+        for report in trainer.steps(run, stop):
+            if report is not None and progress is not None and trainer.world.main:
+                progress(report)
+    return run
+
+
+def opened(trainer: Trainer, path: Path) -> RunFolder:
+    """The run folder of a trainer that is about to work, with a note of where it works."""
     world = trainer.world
     world.barrier()  # the folder is there
     run = RunFolder.open(path)
     if world.main:
         run.write_environment(world.device, world.size)
-    with StopRequest() as stop:
-        for report in trainer.steps(run, stop):
-            if report is not None and progress is not None and world.main:
-                progress(report)
     return run
 
 

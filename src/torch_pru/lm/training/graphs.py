@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor, nn
 
 from torch_pru.lm.model import State
 from torch_pru.lm.training.step import TrainingStep
+
+log = logging.getLogger(__name__)
 
 Key = tuple[int, bool]
 """Steps T of the window, and whether the weights are being averaged: what a captured step depends on."""
@@ -42,7 +46,8 @@ class GraphedStep:
         self.rows = torch.arange(len(text), device=text.device)
         self.pool = torch.cuda.graph_pool_handle()
         self.stream = torch.cuda.Stream(text.device)
-        self.graphs: dict[Key, torch.cuda.CUDAGraph | None] = {}  # None: met once, not captured yet
+        self.graphs: dict[Key, torch.cuda.CUDAGraph | None] = {}  # None: met, not captured
+        self.full = False
 
     def __call__(self, first: int, length: int, state: State) -> tuple[State, Tensor]:
         """Learn from the window of ``length`` rows at row ``first``, as ``TrainingStep`` does.
@@ -57,10 +62,24 @@ class GraphedStep:
             self._run(length)
             self.graphs[key] = None
         else:
-            graph = self.graphs[key] or self._capture(length)
+            graph = self.graphs[key] or self._try_to_capture(length)
             self.graphs[key] = graph
-            graph.replay()
+            if graph is None:
+                self._run(length)
+            else:
+                graph.replay()
         return self.state, self.loss
+
+    def _try_to_capture(self, length: int) -> torch.cuda.CUDAGraph | None:
+        """The graph of a length, or None where memory is short: from then on, new lengths run as they are."""
+        if self.full:
+            return None
+        try:
+            return self._capture(length)
+        except torch.OutOfMemoryError:
+            log.warning("no memory for the graph of %d steps: such windows run step by step", length)
+            self.full = True
+            return None
 
     def _set_state(self, state: State) -> None:
         for own, given in zip(self.state, state, strict=True):
@@ -79,7 +98,9 @@ class GraphedStep:
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             graph.capture_begin(pool=self.pool)
-            self._run(length)
-            graph.capture_end()
+            try:
+                self._run(length)
+            finally:
+                graph.capture_end()
         torch.cuda.current_stream().wait_stream(self.stream)
         return graph

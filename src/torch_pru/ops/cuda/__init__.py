@@ -41,7 +41,7 @@ def covers(gates: Tensor, weight: Tensor, lengths: Tensor | None, training: bool
     groups, _, size, _ = weight.shape
     bf16 = gates.dtype == torch.bfloat16
     for direction in (False, True) if training else (False,):
-        answer = choose(device, size, gates.shape[1], groups, bf16, direction)
+        answer = choose(device, size, gates.shape[1], groups, bf16, direction, gates.shape[0])
         if isinstance(answer, str):
             return answer
     return None

@@ -17,6 +17,7 @@ SOURCES = {
     "backward_cluster": ("common.cu", "cluster.cu", "backward_cluster.cu"),
     "forward_grid": ("common.cu", "grid.cu", "forward_grid.cu"),
     "backward_grid": ("common.cu", "grid.cu", "backward_grid.cu"),
+    "forward_token": ("common.cu", "forward_token.cu"),
     "cross_entropy": ("common.cu", "cross_entropy.cu"),
     "sgd": ("common.cu", "sgd.cu"),
 }

@@ -2,7 +2,8 @@
 
 Two families. *Cluster*: a thread-block cluster per (group, slice of the batch), Hopper and later, for groups
 whose weights fit the registers of at most 16 blocks. *Grid*: all multiprocessors share each group's weights
-and exchange through global memory; it needs sm_80, and serves what no cluster holds.
+and exchange through global memory; it needs sm_80, and serves what no cluster holds. A single step forward of
+a few columns, as in generation, has a kernel of its own: there is nothing to exchange.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 
 REGISTER_FILE = 65536  # 32-bit registers of one multiprocessor
 LARGEST_BATCH = 1024
+LARGEST_TOKEN_BATCH = 4  # up to here a single step reads the weights once for each column
+TOKEN_THREADS = 128
 WIDEST_TILE = 4  # 8-column tiles a cluster takes at once
 
 
@@ -192,14 +195,32 @@ def _grid_launch(
     )
 
 
-def choose(device: Device, size: int, batch: int, groups: int, bf16: bool, backward: bool) -> Launch | str:
-    """The launch that serves a shape, or a plain reason why none does."""
+def token_launch(size: int, batch: int, groups: int, bf16: bool) -> Launch:
+    """One step, as in generation: a warp for every unit, and no weights to keep for a next step."""
+    return Launch(
+        kernel="forward_token",
+        constants=(("D", size), ("THREADS", TOKEN_THREADS), ("BF16", int(bf16))),
+        blocks=(ceil_div(groups * size, TOKEN_THREADS // 32), batch),
+        threads=TOKEN_THREADS,
+        cluster=1,
+        shared_bytes=0,
+        bias_rows=0,
+        cooperative=False,
+    )
+
+
+def choose(
+    device: Device, size: int, batch: int, groups: int, bf16: bool, backward: bool, steps: int | None = None
+) -> Launch | str:
+    """The launch that serves a shape, for any number of steps unless it is given, or why none does."""
     if device.capability < (8, 0):
         return f"compute capability {device.capability[0]}.{device.capability[1]} is below 8.0"
     if size % 2:
         return f"groups of {size} units: the kernels need an even number"
     if batch > LARGEST_BATCH:
         return f"batch {batch} is above {LARGEST_BATCH}"
+    if steps == 1 and batch <= LARGEST_TOKEN_BATCH and not backward:
+        return token_launch(size, batch, groups, bf16)
     held = team(device, size)
     if held is not None:
         return cluster_launch(device, held, batch, groups, bf16, backward)

@@ -36,7 +36,7 @@ def forward(
     steps, batch, _, width = gates.shape
     groups, _, size, _ = weight.shape
     dtype, device = gates.dtype, gates.device
-    launch = _launch(device, size, batch, groups, dtype, backward=False)
+    launch = _launch(device, size, batch, groups, dtype, backward=False, steps=steps)
     units = gates.permute(0, 1, 3, 2).contiguous()
     weight, h0_operand = weight.to(dtype).contiguous(), h0.to(dtype).contiguous()
     bias = None if bias is None else bias.float().contiguous()
@@ -143,9 +143,16 @@ def hidden_before(out: Tensor, h0: Tensor, groups: int, lengths: Tensor | None, 
 
 
 def _launch(
-    device: torch.device, size: int, batch: int, groups: int, dtype: torch.dtype, backward: bool
+    device: torch.device,
+    size: int,
+    batch: int,
+    groups: int,
+    dtype: torch.dtype,
+    backward: bool,
+    steps: int | None = None,
 ) -> Launch:
-    launch = choose(device_of(device.index), size, batch, groups, dtype == torch.bfloat16, backward)
+    bf16 = dtype == torch.bfloat16
+    launch = choose(device_of(device.index), size, batch, groups, bf16, backward, steps)
     if isinstance(launch, str):
         raise ValueError(f"the fused kernels do not cover this shape: {launch}")
     return launch

@@ -1,0 +1,278 @@
+"""One token after another through a model, as fast as its device allows.
+
+What is computed from weights alone is computed once, in a copy of the model. On a GPU the rest, a dozen
+small kernels a token, is captured as a CUDA graph and replayed.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torch_pru import PRU, GroupedLinear, PyramidalTransform
+from torch_pru.cell import PRUCell
+from torch_pru.ops.products import SIXTEEN_BITS, is_unit_major, product_dtype
+
+from ..model import LanguageModel, State
+from ..softmax import Softmax, full_precision
+
+CHUNK = 16
+"""Likeliest words that one graph finds: the host looks in once for all of them."""
+
+
+class Stepper:
+    """A model that reads a text token by token, at batch 1.
+
+    The weights are those at the time it is made. They and the products are in ``dtype``; cell states of PRU
+    layers are float32 at least.
+
+    Args:
+        model: the language model; it is left as it is.
+        barred: an id that gets no probability.
+        dtype: None takes autocast's where that is on, else the weights'.
+        graph: whether to capture CUDA graphs. None: on a GPU, where all layers are PRUs.
+
+    Example:
+        >>> stepper = Stepper(model)                                            # doctest: +SKIP
+        >>> scores = stepper.read(torch.tensor([3, 1, 4]))                      # doctest: +SKIP
+        >>> scores = stepper.read(scores.argmax(0, keepdim=True))               # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        barred: int | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        graph: bool | None = None,
+    ) -> None:
+        weight = model.embedding.weight
+        self.device = weight.device
+        self.dtype = dtype or product_dtype(weight)
+        with _exactly_on(self.device):
+            self.model = frozen(model, self.dtype)
+        if graph is None:  # cuDNN's own tricks with an nn.LSTM's weights are left alone
+            graph = weight.is_cuda and all(isinstance(layer, PRU) for layer in model.layers)
+        self.wide = torch.promote_types(self.dtype, torch.float32)
+        self.state = self._initial_state()
+        self.scores = torch.zeros(1, model.vocabulary_size, device=self.device, dtype=self.wide)
+        self.offset = self._offset(model, barred)
+        self.token = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.words = torch.zeros(CHUNK, 1, dtype=torch.int64, device=self.device)
+        self._read_token, self._find_words = Replayed(graph), Replayed(graph)
+
+    @torch.no_grad()
+    def read(self, tokens: Tensor) -> Tensor:
+        """Go on by ``tokens`` (T,): the scores (V,) of the word after them, log p but for a constant.
+
+        The next call overwrites the scores.
+        """
+        with _exactly_on(self.device):
+            if len(tokens) == 1:
+                self.token.copy_(tokens)
+                self._read_token(lambda: self._read(self.token))
+            else:
+                self._read(tokens.to(self.device))
+        return self.scores[0]
+
+    def likeliest(self, tokens: Tensor) -> Iterator[int]:
+        """Go on by ``tokens`` (T,), then for ever by the likeliest word: the ids of those words.
+
+        The device is always a chunk of words ahead of what has been taken.
+        """
+        self.read(tokens)
+        ahead = self._launch()
+        while True:
+            words, finished = ahead
+            ahead = self._launch()
+            if finished is not None:
+                finished.synchronize()
+            yield from words.flatten().tolist()
+
+    @torch.no_grad()
+    def _launch(self) -> tuple[Tensor, torch.cuda.Event | None]:
+        """Set the device to the next chunk: its words on the host, and what to wait for before reading."""
+        with _exactly_on(self.device):
+            self._find_words(self._find_likeliest)
+            words = self.words.to("cpu", non_blocking=True, copy=True)
+            return words, torch.cuda.current_stream().record_event() if self.words.is_cuda else None
+
+    def _find_likeliest(self) -> None:
+        scores, state = self.scores, self.state
+        for word in self.words:
+            torch.argmax(scores, -1, out=word)
+            scores, state = self._run(word, state)
+        self._keep(scores, state)
+
+    def _read(self, tokens: Tensor) -> None:
+        self._keep(*self._run(tokens, self.state))
+
+    def _run(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Scores (1, V) and state after ``tokens`` (T,)."""
+        values, after = self.model.embedding(tokens[:, None]), []
+        for layer, before in zip(self.model.layers, state, strict=True):
+            values, layer_state = _run_layer(layer, values, before)
+            after.append(layer_state)
+        weight, decoder = self.model.embedding.weight, self.model.decoder
+        if isinstance(decoder, Softmax):  # its logits will do
+            scores = _wide_product(values[-1], weight)
+        else:
+            scores = decoder.log_probabilities(values[-1], weight)
+        return scores.add_(self.offset), after
+
+    def _keep(self, scores: Tensor, state: State) -> None:
+        """Into the buffers that graphs read from and write to."""
+        self.scores.copy_(scores)
+        for own, given in zip(self.state, state, strict=True):
+            own[0].copy_(given[0])
+            own[1].copy_(given[1])
+
+    def _offset(self, model: LanguageModel, barred: int | None) -> Tensor:
+        """What is added to the scores (V,): the bias of a softmax, and -infinity for a barred word."""
+        offset = torch.zeros_like(self.scores[0])
+        if isinstance(model.decoder, Softmax):
+            offset.copy_(model.decoder.bias.detach())
+        if barred is not None:
+            offset[barred] = -math.inf
+        return offset
+
+    def _initial_state(self) -> State:
+        """Zeros (1, M) for h and c of every layer."""
+        state = []
+        for layer, size in zip(self.model.layers, self.model.config.hidden, strict=True):
+            h = torch.zeros(1, size, device=self.device, dtype=self.dtype)
+            c = torch.zeros_like(h, dtype=self.wide if isinstance(layer, PRU) else self.dtype)
+            state.append((h, c))
+        return state
+
+
+class Replayed:
+    """Runs a function as it stands at the first call, captures it at the second, and then replays it.
+
+    The first run compiles and warms up all that the function needs. The function must be the same at every
+    call, and read and write tensors that stay where they are.
+
+    Args:
+        graph: False runs the function as it stands at every call.
+
+    Example:
+        >>> total, replayed = torch.zeros(1), Replayed(graph=False)
+        >>> for _ in range(2):
+        ...     replayed(lambda: total.add_(1))
+        >>> total
+        tensor([2.])
+    """
+
+    def __init__(self, graph: bool) -> None:
+        self.graph, self.warm = graph, False
+        self.captured: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, run: Callable[[], object]) -> None:
+        if not (self.warm and self.graph):
+            run()
+            self.warm = True
+            return
+        if self.captured is None:
+            captured = torch.cuda.CUDAGraph()
+            # Other threads may go on using the device meanwhile.
+            with torch.cuda.graph(captured, capture_error_mode="thread_local"):
+                run()
+            self.captured = captured
+        self.captured.replay()
+
+
+@torch.no_grad()
+def frozen(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
+    """A copy of a model for evaluation in ``dtype``, with as little as possible left to compute from weights.
+
+    Each pyramid that is a linear map becomes one matrix, in the layout that products on its device want, and
+    all biases of a cell become one.
+
+    Example:
+        >>> from torch_pru.lm.config import ModelConfig, RegularisationConfig
+        >>> config = ModelConfig(unit="pru", embedding=8, hidden=(8,), levels=2, groups=2)
+        >>> model = frozen(LanguageModel(config, RegularisationConfig(), 10), torch.bfloat16)
+        >>> model.layers[0].cells[0].input_transform
+        GroupedLinear(8, 8, groups=1, bias=False, gates=4)
+    """
+    generators = [layer.generator for layer in model.layers if isinstance(layer, PRU)]
+    shared = {id(generator): generator for generator in generators if generator is not None}
+    result = copy.deepcopy(model, shared).eval().requires_grad_(False).to(dtype)
+    for cell, original in zip(_cells(result), _cells(model), strict=True):
+        _simplify(cell, original, dtype)
+    return result
+
+
+def _cells(model: LanguageModel) -> list[PRUCell]:
+    return [module for module in model.modules() if isinstance(module, PRUCell)]
+
+
+def _simplify(cell: PRUCell, original: PRUCell, dtype: torch.dtype) -> None:
+    """Fold the transforms of a cell, from weights that have lost no digits yet."""
+    cell.input_transform = _folded(original.input_transform, dtype) or cell.input_transform
+    cell.context_transform = _folded(original.context_transform, dtype) or cell.context_transform
+    if isinstance(cell.input_transform, GroupedLinear):
+        _lay_out(cell.input_transform)
+    if isinstance(cell.context_transform, GroupedLinear):
+        both = (original.input_transform.dense_bias(), original.context_transform.dense_bias())
+        biases = [bias for bias in both if bias is not None]
+        for matrix in cell.input_transform.matrices():
+            matrix.bias = None
+        # As wide as the sums it is added to, whatever the products are in.
+        wide = torch.promote_types(dtype, torch.float32)
+        total = torch.stack(biases).sum(0).to(wide) if biases else None
+        cell.context_transform.bias = None if total is None else nn.Parameter(total, requires_grad=False)
+
+
+def _folded(transform: PyramidalTransform | GroupedLinear, dtype: torch.dtype) -> GroupedLinear | None:
+    """A pyramid that is a linear map, as one matrix and without bias; None for anything else."""
+    if isinstance(transform, GroupedLinear) or not (transform.is_linear and transform.groups == 1):
+        return None
+    sizes = transform.in_features, transform.out_features
+    # On the meta device no random numbers are drawn for a weight that is replaced at once.
+    linear = GroupedLinear(*sizes, groups=1, bias=False, gates=transform.gates, device="meta")
+    weight = transform.dense_weight().to(dtype)
+    linear.weight = nn.Parameter(weight.unsqueeze(0), requires_grad=False)
+    return linear
+
+
+def _lay_out(transform: GroupedLinear) -> None:
+    """Store a weight (1, gates, M, N) with the gates of a unit side by side, where products want it so."""
+    weight = transform.weight
+    if is_unit_major(weight) and transform.groups == 1:
+        by_unit = weight.transpose(1, 2).contiguous().transpose(1, 2)
+        transform.weight = nn.Parameter(by_unit, requires_grad=False)
+
+
+def _run_layer(
+    layer: nn.Module, values: Tensor, state: tuple[Tensor, Tensor]
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Output (T, 1, M) and state (1, M) of one layer, without the checks and copies of its ``forward``."""
+    if isinstance(layer, PRU):
+        cell = layer.cells[0]
+        assert isinstance(cell, PRUCell)
+        values, h, c = cell.recur(cell.input_gates(values), *state)
+        return values, (h, c)
+    values, (h, c) = layer(values, (state[0][None], state[1][None]))
+    return values, (h[0], c[0])
+
+
+def _wide_product(hidden: Tensor, weight: Tensor) -> Tensor:
+    """(1, E) by (V, E) to (1, V), float32 at least: in 16 bits the likeliest words would often tie."""
+    if weight.is_cuda and weight.dtype in SIXTEEN_BITS:
+        return torch.mm(hidden, weight.t(), out_dtype=torch.float32)
+    return full_precision(F.linear(hidden, weight))
+
+
+@contextmanager
+def _exactly_on(device: torch.device) -> Iterator[None]:
+    """The device is the current one, and autocast, which was heeded before, casts nothing."""
+    guard = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    with guard, torch.autocast(device.type, enabled=False):
+        yield

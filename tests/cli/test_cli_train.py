@@ -1,0 +1,160 @@
+"""Several runs from one command: seeds, folders, who trains when, and what becomes of failures."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from test_cli_runs import write_recipe
+from typer.testing import CliRunner
+
+from torch_pru.cli import app, training_view
+from torch_pru.cli import train as commands
+from torch_pru.lm.config import build_config
+from torch_pru.lm.recipe import load_recipe
+from torch_pru.lm.training import distributed
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One thread is enough for small models, and asking git takes longer than training them."""
+    monkeypatch.setattr("torch_pru.lm.run.commit", lambda: None)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    return write_recipe(tmp_path, epochs=2, log_steps=5)
+
+
+@pytest.fixture
+def diverging(recipe: Path) -> Path:
+    path = recipe.with_name("lost.toml")
+    path.write_text(recipe.read_text().replace("learning_rate = 5.0", "learning_rate = 1e6\nclip = 1e6"))
+    return path
+
+
+@pytest.fixture(params=["at once", "in sequence"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of training several, here on a CPU."""
+    monkeypatch.setattr(commands, "share_a_gpu", lambda configs: request.param == "at once")
+    return str(request.param)
+
+
+def pru(*arguments: object) -> tuple[int, str, str]:
+    """Status, standard output, standard error."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="pru")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def seeds_in(out: Path) -> dict[str, int]:
+    return {path.name: load_recipe(path / "config.toml").training.seed for path in sorted(out.iterdir())}
+
+
+def test_seeds_and_recipes(recipe: Path, way: str, tmp_path: Path) -> None:
+    other = recipe.with_name("other.toml")
+    other.write_text(recipe.read_text())
+    out = tmp_path / "runs"
+    (out / "tiny-2").mkdir(parents=True)
+    (out / "tiny-2" / "config.toml").write_text("[training]\nseed = 99\n")
+    status, shown, _ = pru("train", recipe, other, "--seeds", 2, "--seed", 7, "--out", out)
+    assert status == 0
+    assert seeds_in(out) == {"other-1": 7, "other-2": 8, "tiny-1": 7, "tiny-2": 99, "tiny-3": 8}
+    ends = [line.split(":")[0] for line in shown.splitlines() if "best validation" in line]
+    assert ends == [str(out / name) for name in ("tiny-1", "tiny-3", "other-1", "other-2")]
+
+
+def test_one_that_fails_does_not_stop_the_others(
+    recipe: Path, diverging: Path, way: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "runs"
+    status, shown, errors = pru("train", diverging, recipe, "--out", out)
+    assert status == 2
+    assert f"next: pru evaluate {out / 'tiny-1'}" in shown
+    assert "lost-1" not in shown
+    line = errors.splitlines()[-1]
+    assert line.startswith(f"pru: error: 1 of 2 runs failed: {out / 'lost-1'}: the loss ")
+    assert "Traceback" not in errors
+
+
+def test_a_single_run_fails_in_its_own_words(diverging: Path, way: str, tmp_path: Path) -> None:
+    status, _, errors = pru("train", diverging, "--out", tmp_path / "runs")
+    assert status == 2
+    assert errors.splitlines()[-1].startswith("pru: error: the loss ")
+
+
+def test_lines_name_their_run(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "share_a_gpu", lambda configs: True)
+    monkeypatch.setattr(training_view, "LINE_SECONDS", 0.0)
+    _, _, errors = pru("train", recipe, "--seeds", 2, "--out", tmp_path / "runs")
+    first, *lines = errors.splitlines()
+    assert first == f"training 2 runs in {tmp_path / 'runs'}: tiny-1, tiny-2"
+    for name in ("tiny-1", "tiny-2"):
+        own = [line for line in lines if line.startswith(f"{name}: epoch ")]
+        assert sum("valid" in line for line in own) == 2
+        assert sum("tokens/s" in line for line in own) > 2
+    assert all(line.startswith(("tiny-1: ", "tiny-2: ")) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("devices", "processes", "expected"),
+    [
+        (["cuda:0", "cuda:0"], "1", True),
+        (["cuda:0"], "1", False),  # nothing to share
+        (["cuda:0", "cuda:1"], "1", False),
+        (["cuda:0", "cpu"], "1", False),
+        (["cpu", "cpu"], "1", False),
+        (["cuda:0", "cuda:0"], "2", False),
+    ],
+)
+def test_who_trains_at_once(
+    devices: list[str], processes: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "choose_device", torch.device)
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    configs = [build_config("a", {"device": device}) for device in devices]
+    assert commands.share_a_gpu(configs) is expected
+
+
+AT_ONCE = """
+from torch_pru.cli import train
+from torch_pru.cli.app import main
+train.share_a_gpu = lambda configs: True
+main()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopped_runs_say_how_each_goes_on(tmp_path: Path, number: int, status: int) -> None:
+    recipe, out = write_recipe(tmp_path, epochs=100_000, log_steps=1), tmp_path / "runs"
+    process = subprocess.Popen(
+        [sys.executable, "-c", AT_ONCE, "train", str(recipe), "--seeds", "2", "--out", str(out)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+    )
+    metrics = out / "tiny-2" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not metrics.exists() or not metrics.stat().st_size:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == status
+    ends = sorted(line.split("go on with: ")[1] for line in errors.splitlines()[-2:])
+    assert ends == [f"pru resume {out / name}" for name in ("tiny-1", "tiny-2")]
+    assert "Traceback" not in errors

@@ -1,0 +1,92 @@
+"""Words from a GPU: replayed graphs give what plain steps give, and what the CPU gives."""
+
+from __future__ import annotations
+
+import copy
+from itertools import islice
+
+import pytest
+import torch
+from small_models import UNITS, small_model
+
+from torch_pru.lm.data import Vocabulary
+from torch_pru.lm.evaluation import generate
+from torch_pru.lm.evaluation.stepper import CHUNK, Stepper
+from torch_pru.lm.model import LanguageModel
+
+pytestmark = pytest.mark.gpu
+COUNT = 4 * CHUNK + 3
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def lively(unit: str) -> LanguageModel:
+    """A model whose weights are large: what comes next depends on all that came before."""
+    model = small_model(unit)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.4)
+    return model
+
+
+def words(model: LanguageModel, vocabulary: Vocabulary, **options: object) -> list[str]:
+    return list(islice(generate(model, vocabulary, ["word5", "word7"], **options), COUNT))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"seed": 1, "top_k": 5}])
+def test_the_words_of_the_cpu(
+    unit: str, options: dict[str, float], vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # an nn.LSTM rounds as on the CPU
+    model = lively(unit)
+    assert words(copy.deepcopy(model).cuda(), vocabulary, **options) == words(model, vocabulary, **options)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_graphs_give_the_words_of_plain_steps(unit: str, dtype: torch.dtype) -> None:
+    model, start = lively(unit).cuda(), torch.tensor([0, 5])
+    steppers = [Stepper(model, 1, dtype=dtype, graph=graph) for graph in (True, False)]
+    graphed, plain = ([*islice(stepper.likeliest(start), COUNT)] for stepper in steppers)
+    assert graphed == plain
+    assert steppers[0]._find_words.captured is not None
+    assert steppers[1]._find_words.captured is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_graphs_give_the_scores_of_plain_steps(dtype: torch.dtype) -> None:
+    model, tokens = lively("pru").cuda(), torch.tensor([3, 1, 4, 1, 5, 9, 2, 6])
+    graphed, plain = (Stepper(model, dtype=dtype, graph=graph) for graph in (True, False))
+    for token in tokens.split(1):
+        assert torch.equal(graphed.read(token), plain.read(token))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sixteen_bits_are_near_float32(dtype: torch.dtype) -> None:
+    model, tokens = lively("pru").cuda(), torch.tensor([3, 1, 4, 1, 5, 9, 2, 6])
+    exact, rounded = Stepper(model).read(tokens), Stepper(model, dtype=dtype).read(tokens)
+    torch.testing.assert_close(rounded, exact, atol=0.05 if dtype == torch.float16 else 0.3, rtol=0)
+
+
+def test_a_seed_gives_the_same_words(vocabulary: Vocabulary) -> None:
+    model = lively("pru").cuda()
+    with torch.autocast("cuda", torch.float16):
+        first = words(model, vocabulary, seed=1)
+        torch.cuda.manual_seed(99)  # the global state has no part in it
+        assert words(model, vocabulary, seed=1) == first
+        assert words(model, vocabulary, seed=2) != first
+
+
+def test_what_depends_on_weights_alone_is_not_computed_again() -> None:
+    """A token's kernels: embedding, product and recurrence of two layers, decoder, argmax."""
+    stepper = Stepper(lively("pru").cuda(), 1, dtype=torch.float16, graph=False)
+    stepper.read(torch.tensor([0]))
+    stepper._launch()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        stepper._launch()
+        torch.cuda.synchronize()
+    kernels = [event for event in profile.events() if event.device_type == torch.profiler.DeviceType.CUDA]
+    # Eight, up to three more where a library cuts a product in two, and the copies at the end of a chunk.
+    assert len(kernels) <= 11 * CHUNK + 8, sorted({event.name for event in kernels})
