@@ -1,0 +1,24 @@
+"""Every example in a docstring does what it shows."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import torch_pru
+
+MODULES = sorted(module.name for module in pkgutil.walk_packages(torch_pru.__path__, "torch_pru."))
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.endswith("__main__")])
+def test_examples(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_there_are_examples() -> None:
+    modules = ("torch_pru.layer", "torch_pru.transforms", "torch_pru.lm.config", "torch_pru.lm.data.columns")
+    for name in modules:
+        assert doctest.testmod(importlib.import_module(name)).attempted > 0
