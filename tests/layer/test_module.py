@@ -167,6 +167,8 @@ def _train_one_step(rank: int, address: str, results: str) -> None:
     wrapped = DistributedDataParallel(pru)
     wrapped(x[:, 2 * rank : 2 * rank + 2])[0].square().mean().backward()
     torch.save({name: p.grad for name, p in pru.named_parameters()}, f"{results}/{rank}.pt")
+    del wrapped
+    dist.barrier()  # gloo aborts a process that leaves while the other still talks to it
     dist.destroy_process_group()
 
 
