@@ -18,7 +18,8 @@ from torch_pru.errors import (
 )
 from torch_pru.initialize import SCHEMES, initialize
 from torch_pru.ops import BACKENDS, recurrence, reference
-from torch_pru.transforms import DEFAULT_WINDOW, LEVEL_SPLITS, POOLINGS, GroupedLinear, PyramidalTransform
+from torch_pru.pooling import DEFAULT_WINDOW, POOLINGS
+from torch_pru.transforms import LEVEL_SPLITS, GroupedLinear, PyramidalTransform
 
 TRANSFORMS = ("linear", "grouped", "pyramidal")
 

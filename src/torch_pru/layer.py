@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from torch_pru.cell import PRUCell
 from torch_pru.errors import PRUError, check_positive, check_probability, check_tensor
-from torch_pru.transforms import DEFAULT_WINDOW
+from torch_pru.pooling import DEFAULT_WINDOW
 
 States = tuple[Tensor, Tensor]
 

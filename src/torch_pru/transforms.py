@@ -6,13 +6,11 @@ gate, as a recurrent unit needs them.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from torch_pru.errors import PRUError, check_choice, check_positive, check_tensor
 from torch_pru.ops.products import (
@@ -23,10 +21,9 @@ from torch_pru.ops.products import (
     unit_major_linear,
     unit_major_weight,
 )
+from torch_pru.pooling import DEFAULT_WINDOW, POOLINGS, level_windows, pooling_counts, subsample
 
-POOLINGS = ("average", "max", "skip", "convolution")
 LEVEL_SPLITS = ("halving", "equal")
-DEFAULT_WINDOW = 3
 
 
 class GroupedLinear(nn.Module):
@@ -225,7 +222,7 @@ class PyramidalTransform(nn.Module):
             gates,
         )
         self.groups, self.pooling, self.level_split = groups, pooling, level_split
-        self.windows = _windows(pool_window, levels, pooling)
+        self.windows = level_windows(pool_window, levels, pooling)
         self.transforms = nn.ModuleList(
             _level_transform(in_features // 2**level, size, groups, bias, gates or 1, device, dtype)
             for level, size in enumerate(self.level_sizes)
@@ -264,7 +261,7 @@ class PyramidalTransform(nn.Module):
         for level in range(self.levels - 1):
             kernel = self.kernels[level] if self.pooling == "convolution" else None
             views.append(
-                _subsample(views[-1], self.pooling, self.windows[level] if self.windows else 1, kernel)
+                subsample(views[-1], self.pooling, self.windows[level] if self.windows else 1, kernel)
             )
         return views
 
@@ -287,7 +284,7 @@ class PyramidalTransform(nn.Module):
         parts = [weights[0]]
         for level, weight in enumerate(weights[1:], start=1):
             windows = self.windows[:level] or (1,) * level
-            counts = _pooling_counts(self.in_features, windows, self.pooling, weight.device, weight.dtype)
+            counts = pooling_counts(self.in_features, windows, self.pooling, weight.device, weight.dtype)
             parts.append((weight / math.prod(windows)) @ counts)
         return torch.cat(parts, dim=-2) if len(parts) > 1 else parts[0]
 
@@ -306,46 +303,6 @@ class PyramidalTransform(nn.Module):
             parts += [f"pooling={self.pooling!r}", f"level_split={self.level_split!r}"]
             parts += [f"pool_window={self.windows}"] if self.windows else []
         return ", ".join(parts)
-
-
-def _subsample(x: Tensor, pooling: str, window: int, kernel: Tensor | None = None) -> Tensor:
-    """(…, n) to (…, n/2) (Eq. 3)."""
-    if pooling == "skip":
-        return x[..., 0::2]
-    rows = x.reshape(-1, 1, x.shape[-1])
-    if pooling == "average":
-        pooled = F.avg_pool1d(rows, window, stride=2, padding=window // 2, count_include_pad=True)
-    elif pooling == "max":
-        pooled = F.max_pool1d(rows, window, stride=2, padding=window // 2)
-    else:
-        assert kernel is not None
-        pooled = F.conv1d(rows, kernel.view(1, 1, window), stride=2, padding=window // 2).tanh()
-    return pooled.view(*x.shape[:-1], x.shape[-1] // 2)
-
-
-def _pooling_counts(
-    features: int, windows: tuple[int, ...], pooling: str, device: torch.device, dtype: torch.dtype
-) -> Tensor:
-    """How often each of N features goes into each feature after pooling by ``windows``: (N/2^k, N).
-
-    The pooling itself is this over the product of the windows. Counts are small whole numbers, which 16 bits
-    hold exactly; a third they do not.
-    """
-    if torch.compiler.is_compiling():  # what a tracer sees must not be kept
-        return _count(features, windows, pooling, device, dtype)
-    return _kept_count(features, windows, pooling, device, dtype)
-
-
-def _count(
-    features: int, windows: tuple[int, ...], pooling: str, device: torch.device, dtype: torch.dtype
-) -> Tensor:
-    view = torch.eye(features, device=device, dtype=torch.float64)
-    for window in windows:
-        view = _subsample(view, pooling, window)
-    return (view.t() * math.prod(windows)).round().to(dtype).contiguous()
-
-
-_kept_count = functools.lru_cache(maxsize=64)(_count)
 
 
 def _check_gates(gates: int | None) -> None:
@@ -384,23 +341,3 @@ def split_levels(out_features: int, levels: int, level_split: str = "halving") -
         )
     below = [-(-out_features // 2 ** (level + 1)) for level in range(1, levels)]
     return (out_features - sum(below), *below)
-
-
-def _windows(pool_window: int | Sequence[int], levels: int, pooling: str) -> tuple[int, ...]:
-    """The pooling window of each level below the first; none where nothing is pooled by window."""
-    if pooling == "skip":
-        if pool_window != DEFAULT_WINDOW:
-            raise PRUError(f"pool_window={pool_window!r} has no meaning for pooling='skip'; leave it out")
-        return ()
-    wrong = f"pool_window={pool_window!r} must be an odd whole number, or one for each level below the first"
-    if not isinstance(pool_window, int | Sequence):
-        raise PRUError(wrong)
-    windows = (pool_window,) * (levels - 1) if isinstance(pool_window, int) else tuple(pool_window)
-    if len(windows) != levels - 1:
-        raise PRUError(
-            f"pool_window={pool_window!r} has {len(windows)} windows; levels={levels} needs {levels - 1}"
-        )
-    for window in (*windows, pool_window) if isinstance(pool_window, int) else windows:
-        if not isinstance(window, int) or isinstance(window, bool) or window < 1 or window % 2 == 0:
-            raise PRUError(wrong)
-    return windows

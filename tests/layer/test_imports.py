@@ -29,6 +29,7 @@ PACKAGE = Path(torch_pru.__file__).parent
 ROOMS = (
     "errors",
     "ops",
+    "pooling",
     "transforms",
     "initialize",
     "cell",
