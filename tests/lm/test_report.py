@@ -14,7 +14,7 @@ from torch_pru.lm.evaluation.scores import Scores, load_scores, save_scores
 from torch_pru.lm.paper import ABLATIONS, ADAPTED, CORPORA, MAIN, POOLING, SWEEP
 from torch_pru.lm.recipe import config_text, list_recipes, load_recipe
 from torch_pru.lm.report import report
-from torch_pru.lm.results import nearest_recipe, read_result
+from torch_pru.lm.results import keep, nearest_recipe, read_result
 
 
 def write_run(
@@ -165,3 +165,21 @@ def test_scores_are_read_back(tmp_path: Path) -> None:
     save_scores(scores, tmp_path)
     assert load_scores(tmp_path) == scores
     assert load_scores(tmp_path / "elsewhere") is None
+
+
+def test_a_kept_run_gives_the_same_report(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", load_recipe("ptb-pru-g4"), results={"static": {"test": 62.5}})
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "weights.safetensors").write_bytes(b"x" * 100)
+    copy = keep(run, tmp_path / "results")
+    assert copy == tmp_path / "results" / "run"
+    assert sorted(path.name for path in copy.iterdir()) == sorted(
+        ["run.json", "config.toml", "environment.json", "scores.json", "metrics.jsonl"]
+    )
+    assert all(json.loads(line)["kind"] == "epoch" for line in (copy / "metrics.jsonl").open())
+    assert report([copy]).replace(str(copy), "") == report([run]).replace(str(run), "")
+
+
+def test_the_fused_lstm_is_a_run_of_the_lstm(tmp_path: Path) -> None:
+    config = load_recipe("ptb-awd-lstm", {"unit": "fused-lstm", "graphs": "false"})
+    assert "ptb-awd-lstm" in read_result(write_run(tmp_path / "run", config)).recipes

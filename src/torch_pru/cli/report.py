@@ -12,11 +12,19 @@ def report(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN", help="Run folders, or copies of them without weights.")
     ],
+    keep: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also copy each run there, without its weights, for later reports."),
+    ] = None,
 ) -> None:
     """Print a Markdown report of runs beside the paper's numbers; redirect it to RESULTS.md.
 
     Scores are those that `pru evaluate` has left in the folders.
     """
     from torch_pru.lm.report import report as write_report
+    from torch_pru.lm.results import keep as keep_run
 
     typer.echo(write_report(runs), nl=False)
+    if keep is not None:
+        for run in runs:
+            keep_run(run, keep)

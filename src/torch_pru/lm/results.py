@@ -10,11 +10,14 @@ from typing import Any
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config, settings_of
+from torch_pru.lm.data.storage import make_folder
 from torch_pru.lm.evaluation.scores import Scores, load_scores
 from torch_pru.lm.recipe import list_recipes, load_recipe
-from torch_pru.lm.run import RunFolder
+from torch_pru.lm.run import RunFolder, write_text
 
-HOW = frozenset({"seed", "device", "precision", "log_steps", "checkpoint_minutes", "checkpoint_steps"})
+HOW = frozenset(
+    {"seed", "device", "precision", "graphs", "log_steps", "checkpoint_minutes", "checkpoint_steps"}
+)
 """Settings of how a run is carried out: a run that differs from a recipe in these alone is a run of it."""
 
 
@@ -103,6 +106,26 @@ def read_result(folder: str | Path) -> Result:
     )
 
 
+def keep(folder: str | Path, into: str | Path) -> Path:
+    """Copy what a report needs of a run, and nothing large: no weights, of the metrics the epochs.
+
+    The copy has the run's name and replaces an earlier copy of it.
+
+    Example:
+        >>> keep("runs/ptb-pru-g4-1", "results")                            # doctest: +SKIP
+        PosixPath('results/ptb-pru-g4-1')
+    """
+    run = RunFolder.open(folder)
+    copy = Path(into) / run.path.name
+    make_folder(copy)
+    epochs = [line for line in run.metrics() if line.get("kind") == "epoch"]
+    write_text(copy / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in epochs))
+    for name in ("run.json", "config.toml", "environment.json", "scores.json"):
+        if (run.path / name).exists():
+            write_text(copy / name, (run.path / name).read_text(encoding="utf-8"))
+    return copy
+
+
 def read_environment(folder: Path) -> dict[str, Any]:
     """The content of environment.json."""
     path = folder / "environment.json"
@@ -134,8 +157,9 @@ def nearest_recipe(config: Config, folder_name: str) -> tuple[str, dict[str, Any
 
 
 def settings_without_how(config: Config) -> dict[str, Any]:
-    """The settings that make a run what it is."""
+    """The settings that make a run what it is; the two ways to run an LSTM are one."""
     settings = {key: value for section in settings_of(config).values() for key, value in section.items()}
+    settings["unit"] = settings["unit"].removeprefix("fused-")
     return {key: value for key, value in settings.items() if key not in HOW}
 
 
