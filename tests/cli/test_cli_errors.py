@@ -14,7 +14,18 @@ from torch_pru.cli import app
 from torch_pru.cli.app import status_of
 from torch_pru.errors import PRUError
 
-COMMANDS = ["train", "resume", "finetune", "evaluate", "generate", "recipes", "params", "data", "report"]
+COMMANDS = [
+    "train",
+    "resume",
+    "finetune",
+    "evaluate",
+    "generate",
+    "recipes",
+    "params",
+    "data",
+    "report",
+    "analyze",
+]
 
 
 def pru(*arguments: str, **environment: str) -> tuple[int, str, str]:
