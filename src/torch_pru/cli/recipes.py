@@ -33,15 +33,16 @@ def recipes(
     table = Table(box=None, pad_edge=False)
     table.add_column("recipe", no_wrap=True, min_width=max(map(len, names)))
     wide = console.width >= 80
-    for heading in ("model", "epochs") if wide else ():
-        table.add_column(heading, no_wrap=True)
-    for heading in ("paper valid", "test"):
-        table.add_column(heading, justify="right")
+    if wide:  # of all columns this one may be cut short
+        table.add_column("model", no_wrap=True, overflow="ellipsis")
+    for heading in ("epochs", "valid", "test") if wide else ("valid", "test"):
+        table.add_column(heading, justify="right", no_wrap=True, min_width=len("100.00"))
     for name in names:
         config = load_recipe(name)
         details = [describe(config), str(config.training.epochs)] if wide else []
         table.add_row(name, *details, *paper_scores(name))
     console.print(table)
+    console.print("valid, test: the paper's perplexities", style="dim")
 
 
 def params(
