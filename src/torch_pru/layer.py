@@ -14,9 +14,12 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from torch_pru.cell import PRUCell
 from torch_pru.errors import PRUError, check_positive, check_probability, check_tensor
+from torch_pru.ops.products import SIXTEEN_BITS, product_dtype
 from torch_pru.pooling import DEFAULT_WINDOW
 
 States = tuple[Tensor, Tensor]
+
+ROWS_AT_ONCE = 1400  # steps times batch: what a CPU takes in one stretch
 
 
 class PRU(nn.Module):
@@ -248,13 +251,20 @@ class PRU(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """One layer in one direction over x (T, B, N): output (T, B, M) and last states (B, M)."""
         cell = self._cell(index)
-        gates = cell.input_gates(x)
-        if hx is None:
-            h0 = c0 = gates.new_zeros(gates.shape[1], self.hidden_size)
-        else:
-            h0, c0 = hx[0][index], hx[1][index]
         weights = self._dropped_weights(cell) if self.training and self.weight_drop > 0 else None
-        return cell.recur(gates, h0, c0, lengths, reverse=reverse, context_weights=weights)
+        h, c = (None, None) if hx is None else (hx[0][index], hx[1][index])
+        outputs = []
+        for part in _in_parts(x, lengths, reverse):
+            gates = cell.input_gates(part)
+            if h is None or c is None:
+                h = c = gates.new_zeros(gates.shape[1], self.hidden_size)
+            y, h, c = cell.recur(gates, h, c, lengths, reverse=reverse, context_weights=weights)
+            outputs.append(y)
+        assert h is not None
+        assert c is not None
+        if len(outputs) == 1:
+            return outputs[0], h, c
+        return torch.cat(outputs[::-1] if reverse else outputs), h, c
 
     def _cell(self, index: int) -> PRUCell:
         cell = self.cells[index]
@@ -302,3 +312,17 @@ class PRU(nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"  # one line, as nn.LSTM
+
+
+def _in_parts(x: Tensor, lengths: Tensor | None, reverse: bool) -> Sequence[Tensor]:
+    """x (T, B, N) as stretches of steps, in the order in which they are run.
+
+    On a CPU a long input is taken stretch by stretch: the products lose nothing, and the allocator hands the
+    same buffers out again, where for the whole input the system would have to map new memory each time.
+    """
+    steps, batch, _ = x.shape
+    whole = x.device.type != "cpu" or lengths is not None or torch.compiler.is_compiling()
+    if whole or product_dtype(x) in SIXTEEN_BITS or steps * batch <= ROWS_AT_ONCE:
+        return (x,)
+    parts = x.tensor_split(min(steps, -(-steps * batch // ROWS_AT_ONCE)))
+    return parts[::-1] if reverse else parts
