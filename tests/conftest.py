@@ -28,6 +28,12 @@ def golden_folder() -> Path:
     return _folder("PRU_GOLDEN", "the golden arrays")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Quicker for the small tensors of tests, and kind to whatever else runs."""
+    torch.set_num_threads(1)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if torch.cuda.is_available():
         return

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from small_models import UNITS, WORDS, speak, taught
@@ -11,15 +9,6 @@ from torch import Tensor
 
 from torch_pru.lm.data import Vocabulary
 from torch_pru.lm.model import LanguageModel
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> Iterator[None]:
-    """Threads only get in each other's way on models as small as these."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -6,17 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from processes import Workshop
 from small import write_corpus
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

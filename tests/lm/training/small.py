@@ -50,21 +50,23 @@ def small_corpus(tokens: int = 400) -> Corpus:
     return Corpus(train=text(tokens), valid=text(100), test=text(100), vocabulary=vocabulary)
 
 
+SMALL: dict[str, Any] = {
+    "embedding": 8,
+    "hidden": [12, 8],
+    "batch": 4,
+    "window": 10,
+    "epochs": 4,
+    "learning_rate": 3.0,
+    "trigger_window": 1,
+    "valid_batch": 2,
+    "log_steps": 7,
+    "checkpoint_minutes": 0.0,
+    "device": "cpu",
+}
+
+
 def small_config(**settings: Any) -> Config:
-    values: dict[str, Any] = {
-        "embedding": 8,
-        "hidden": [12, 8],
-        "batch": 4,
-        "window": 10,
-        "epochs": 4,
-        "learning_rate": 3.0,
-        "trigger_window": 1,
-        "valid_batch": 2,
-        "log_steps": 7,
-        "checkpoint_minutes": 0.0,
-        "device": "cpu",
-    }
-    return build_config("small", values | settings)
+    return build_config("small", SMALL | settings)
 
 
 def small_model(seed: int = 0, words: int = WORDS, **settings: Any) -> LanguageModel:

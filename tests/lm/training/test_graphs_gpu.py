@@ -78,6 +78,25 @@ def test_a_mask_is_right_on_average_over_replays() -> None:
     assert (total / 1000).mean().item() == pytest.approx(1, abs=0.02)
 
 
+def test_without_memory_for_a_graph_steps_run_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, text = build("bfloat16")
+    graphed, run = GraphedStep(step, text), GraphedStep._run
+
+    def run_short_of_memory(self: GraphedStep, length: int) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            raise torch.OutOfMemoryError("injected")
+        run(self, length)
+
+    monkeypatch.setattr(GraphedStep, "_run", run_short_of_memory)
+    for _ in range(4):
+        step.optimizer.prepare(0.5)
+        _, loss = graphed(0, 9, graphed.state)
+        assert loss.isfinite()
+    assert graphed.full
+    assert list(graphed.graphs.values()) == [None]
+    assert step.steps == 4
+
+
 def test_what_cannot_be_captured_is_said() -> None:
     assert can_capture(small_model(unit="pru"))
     assert not can_capture(small_model(unit="lstm"))

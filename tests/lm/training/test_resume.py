@@ -15,28 +15,14 @@ from typing import Any
 import pytest
 import torch
 from processes import Workshop
+from small import SMALL
 
 from torch_pru import PRUError
 from torch_pru.lm.checkpoint import load_newest, read_verified
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training import resume
 
-SETTINGS: dict[str, Any] = {
-    "unit": "pru",
-    "embedding": 8,
-    "hidden": [12, 8],
-    "groups": 2,
-    "batch": 4,
-    "window": 10,
-    "epochs": 4,
-    "learning_rate": 3.0,
-    "trigger_window": 1,
-    "valid_batch": 2,
-    "log_steps": 7,
-    "checkpoint_minutes": 0.0,
-    "checkpoint_steps": 9,
-    "device": "cpu",
-}
+SETTINGS: dict[str, Any] = SMALL | {"unit": "pru", "groups": 2, "checkpoint_steps": 9}
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -100,7 +101,10 @@ class GraphedStep:
             graph.capture_begin(pool=self.pool)
             try:
                 self._run(length)
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # it says again that it is broken; why, was said first
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         torch.cuda.current_stream().wait_stream(self.stream)
         return graph
