@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -46,6 +47,7 @@ def train(
 
     Ctrl-C saves; pru resume goes on.
     """
+    from torch_pru.lm import training
     from torch_pru.lm.recipe import load_recipe
 
     changes = parse_settings(settings)
@@ -54,16 +56,38 @@ def train(
     # All are read before the first is trained: a mistake in the last is found now, not tomorrow.
     loaded = [load_recipe(recipe, changes) for recipe in recipes or ["quickstart"]]
     configs = [with_seed(config, number) for config in loaded for number in range(seeds)]
-    if share_a_gpu(configs):
-        train_at_once(configs, out)
-    else:
-        train_in_sequence(configs, out)
+    folders: list[Path] = []
+    for config in configs:
+        folders.append(new_folder(out, config.name, folders))
+    tasks = [
+        Task(folder, config, partial(training.train, config, folder), f"training {config.name} into {folder}")
+        for config, folder in zip(configs, folders, strict=True)
+    ]
+    carry_out(tasks, partial(training.train_together, configs, folders), "training")
 
 
 def with_seed(config: Config, number: int) -> Config:
     """The configuration of a recipe's run with this number, from 0."""
     training = dataclasses.replace(config.training, seed=config.training.seed + number)
     return dataclasses.replace(config, training=training)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run's share of a command: where it goes, its settings, what does it alone, and how that is said."""
+
+    folder: Path
+    config: Config
+    work: Callable[..., RunFolder]
+    title: str
+
+
+def carry_out(tasks: list[Task], together: Callable[..., list[RunFolder]], verb: str) -> None:
+    """At the same time on a GPU, else one after the other."""
+    if share_a_gpu([task.config for task in tasks]):
+        at_once(tasks, together, verb)
+    else:
+        in_sequence(tasks)
 
 
 def share_a_gpu(configs: list[Config]) -> bool:
@@ -81,17 +105,15 @@ def processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def train_at_once(configs: list[Config], out: Path) -> None:
-    """Train together; those that finish have their ending even where others failed."""
-    from torch_pru.lm.training import RunsFailed, train_together
+def at_once(tasks: list[Task], together: Callable[..., list[RunFolder]], verb: str) -> None:
+    """All at the same time; those that finish have their ending even where others failed."""
+    from torch_pru.lm.training import RunsFailed
 
-    folders: list[Path] = []
-    for config in configs:
-        folders.append(new_folder(out, config.name, folders))
+    folders = [task.folder for task in tasks]
     names = ", ".join(folder.name for folder in folders)
+    title = f"{verb} {len(folders)} runs in {folders[0].parent}: {names}"
     try:
-        work = partial(train_together, configs, folders)
-        runs = watched(work, f"training {len(folders)} runs in {out}: {names}", folders)
+        runs = watched(together, title, folders)
     except RunsFailed as failed:
         for run in failed.finished:
             ending(run)
@@ -100,21 +122,19 @@ def train_at_once(configs: list[Config], out: Path) -> None:
         ending(run)
 
 
-def train_in_sequence(configs: list[Config], out: Path) -> None:
-    """Train one after the other. One that fails does not stop the next."""
+def in_sequence(tasks: list[Task]) -> None:
+    """One after the other. One that fails does not stop the next."""
     from torch_pru.lm.training import Failures
-    from torch_pru.lm.training import train as train_config
 
     failures, finished = Failures(), []
-    for config in configs:
-        folder = new_folder(out, config.name)
+    for task in tasks:
         try:
-            run = watched(partial(train_config, config, folder), f"training {config.name} into {folder}")
+            run = watched(task.work, task.title)
         except Exception as error:
             if processes() > 1:  # the others may be in the middle of it
                 raise
-            failures.add(folder, error)
-            if config is not configs[-1]:
+            failures.add(task.folder, error)
+            if task is not tasks[-1]:
                 messages().print(f"failed: {failures.lines()[-1]}", soft_wrap=True, markup=False)
         else:
             finished.append(run)
@@ -123,28 +143,43 @@ def train_in_sequence(configs: list[Config], out: Path) -> None:
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of an interrupted run.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of interrupted runs.")],
 ) -> None:
-    """Go on with an interrupted run from its last checkpoint."""
-    from torch_pru.lm.run import RunFolder
-    from torch_pru.lm.training import resume as resume_run
+    """Go on with interrupted runs, each from its last checkpoint.
 
-    RunFolder.open(run)  # so that a wrong folder is said before anything else
-    ending(watched(partial(resume_run, run), f"resuming {run}"))
+    On a GPU several go on at the same time.
+    """
+    from torch_pru.lm import training
+    from torch_pru.lm.run import RunFolder
+
+    tasks = [
+        Task(run, RunFolder.open(run).config, partial(training.resume, run), f"resuming {run}")
+        for run in runs
+    ]
+    carry_out(tasks, partial(training.resume_together, runs), "resuming")
 
 
 def finetune(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of finished runs.")],
 ) -> None:
-    """The paper's second stage, from a finished run into RUN-finetuned.
+    """The paper's second stage, from each finished run into RUN-finetuned.
 
-    Rounds of averaged SGD, repeated while validation improves.
+    Rounds of averaged SGD, repeated while validation improves. On a GPU several
+    runs at the same time.
     """
+    from torch_pru.lm import training
     from torch_pru.lm.run import RunFolder
-    from torch_pru.lm.training import finetune as finetune_run
 
-    RunFolder.open(run)
-    ending(watched(partial(finetune_run, run), f"finetuning {run}"))
+    tasks = [
+        Task(
+            run.with_name(run.name + "-finetuned"),
+            RunFolder.open(run).config,
+            partial(training.finetune, run),
+            f"finetuning {run}",
+        )
+        for run in runs
+    ]
+    carry_out(tasks, partial(training.finetune_together, runs), "finetuning")
 
 
 def watched(work: Callable[..., Result], title: str, folders: Sequence[Path] = ()) -> Result:

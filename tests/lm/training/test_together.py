@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import shutil
 import signal
 import weakref
 from collections.abc import Callable, Iterator
@@ -25,8 +26,11 @@ from torch_pru.lm.training import (
     Diverged,
     Interrupted,
     RunsFailed,
-    api,
+    finetune,
+    finetune_together,
     resume,
+    resume_together,
+    start,
     together,
     train,
     train_together,
@@ -85,8 +89,8 @@ def test_each_run_ends_as_it_would_have_alone(
     configs: list[Config], alone: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[str] = []
-    original = api.load_corpus
-    monkeypatch.setattr(api, "load_corpus", lambda name: loaded.append(name) or original(name))
+    original = start.load_corpus
+    monkeypatch.setattr(start, "load_corpus", lambda name: loaded.append(name) or original(name))
     before = torch.get_rng_state()
     folders = folders_in(tmp_path, len(configs))
     reports: list[Path] = []
@@ -98,6 +102,28 @@ def test_each_run_ends_as_it_would_have_alone(
         assert len(run.metrics()) == reports.count(run.path)
     assert len(loaded) == 1, "a corpus is read once"
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_several_are_resumed_and_finetuned_as_they_would_be_alone(
+    configs: list[Config], alone: list[Path], tmp_path: Path
+) -> None:
+    folders = folders_in(tmp_path, 2)
+    with pytest.raises(Interrupted):
+        train_together(configs[:2], folders, progress=stop_at(1, folders[1], signal.SIGINT))
+    finished = shutil.copytree(alone[2], tmp_path / "finished")
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    runs = resume_together([*folders, finished])
+    assert {path: path.read_bytes() for path in before} == before, "a finished run is left as it is"
+    assert [run.path for run in runs] == [*folders, finished]
+    for folder, expected in zip(folders, alone, strict=False):
+        assert_same_end(folder, expected)
+    second = finetune_together(folders)
+    assert [run.path for run in second] == [tmp_path / f"run-{number}-finetuned" for number in range(2)]
+    for run, source in zip(second, alone, strict=False):
+        assert run.stage == "finetune"
+        assert_same_end(run.path, finetune(source, tmp_path / f"alone-{source.name}").path)
+    with pytest.raises(PRUError, match="already"):
+        finetune_together(folders)
 
 
 def test_runs_take_turns(configs: list[Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +310,7 @@ def test_it_is_known_in_which_turns_the_host_waits(
     number: int, configs: list[Config], tmp_path: Path
 ) -> None:
     world = together.World(torch.device("cpu"))
-    (member,) = together.build_members([configs[number]], [tmp_path / "run"], world)
+    (member,) = together.build_members([start.NewRun(configs[number], tmp_path / "run")], world)
     member.begin(together.StopRequest())
     for _ in range(60):
         member.stream = cast(Any, "as on a GPU")
@@ -339,9 +365,9 @@ def test_on_a_gpu_each_run_learns_what_it_would_have_alone(gpu_configs: list[Con
 @pytest.mark.gpu
 def test_streams_of_all_runs_differ(gpu_configs: list[Config], tmp_path: Path) -> None:
     """Two streams a run; on one that two runs share, captured steps would write to one workspace."""
-    configs = [gpu_configs[0]] * together.MOST_RUNS
+    folders = folders_in(tmp_path, together.MOST_RUNS)
     world = together.World(torch.device("cuda", 0))
-    members = together.build_members(configs, folders_in(tmp_path, len(configs)), world)
+    members = together.build_members([start.NewRun(gpu_configs[0], folder) for folder in folders], world)
     streams = {member.stream.cuda_stream for member in members if member.stream is not None}
     streams |= {m.trainer.graphed.stream.cuda_stream for m in members if m.trainer.graphed is not None}
     assert len(streams) == 2 * together.MOST_RUNS

@@ -21,7 +21,7 @@ from torch_pru import PRUError
 from torch_pru.lm import checkpoint as checkpoint_module
 from torch_pru.lm.evaluation.static import score
 from torch_pru.lm.run import RunFolder, locked
-from torch_pru.lm.training import Diverged, Progress, api, finetune, resume, train
+from torch_pru.lm.training import Diverged, Progress, finetune, resume, start, train
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD
 from torch_pru.lm.training.precision import LossScale, check_precision
@@ -70,7 +70,7 @@ def test_the_metrics_follow_the_epochs(finished: tuple[RunFolder, list[Progress]
 def test_the_best_weights_are_those_that_were_validated(finished: tuple[RunFolder, list[Progress]]) -> None:
     run, _ = finished
     best = min(line["valid_loss"] for line in run.metrics() if line["kind"] == "epoch")
-    valid = api.load_corpus(run.config.data.corpus).valid
+    valid = start.load_corpus(run.config.data.corpus).valid
     assert score(run.model("best"), valid, batch=2).nll == pytest.approx(best, abs=1e-6)
     assert score(run.model("last"), valid, batch=2).nll != pytest.approx(best, abs=1e-6)
     with pytest.raises(PRUError, match="which='worst' is not known"):

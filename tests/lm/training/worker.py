@@ -19,7 +19,7 @@ from torch.utils.tensorboard import SummaryWriter  # noqa: F401 (imported before
 from torch_pru import PRUError
 from torch_pru.lm import run as run_module
 from torch_pru.lm.config import build_config
-from torch_pru.lm.training import api, finetune, resume, train
+from torch_pru.lm.training import finetune, resume, start, train
 from torch_pru.lm.training.distributed import joined_world
 from torch_pru.lm.training.trainer import Trainer
 
@@ -47,7 +47,7 @@ def die_at_call(number: int) -> None:
 def take_steps(job: dict[str, Any]) -> None:
     """Some steps of a trainer, whose weights the first process writes."""
     with joined_world("cpu") as world:
-        corpus = api.shared_corpus(job["settings"]["corpus"], world)
+        corpus = start.shared_corpus(job["settings"]["corpus"], world)
         trainer = Trainer(build_config("small", job["settings"]), corpus, world)
         if job.get("averaging"):
             trainer.optimizer.start_averaging()

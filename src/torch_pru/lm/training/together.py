@@ -19,11 +19,12 @@ import torch
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config
 from torch_pru.lm.data.corpus import Corpus
-from torch_pru.lm.run import RunFolder, locked, refuse_existing_run
-from torch_pru.lm.training.api import opened, shared_corpus, with_absolute_corpus
+from torch_pru.lm.run import RunFolder, locked
+from torch_pru.lm.training.api import opened
 from torch_pru.lm.training.distributed import World, choose_device, joined_world
 from torch_pru.lm.training.progress import Progress
 from torch_pru.lm.training.signals import Interrupted, StopRequest
+from torch_pru.lm.training.start import InterruptedRun, NewRun, SecondStage, Start, shared_corpus
 from torch_pru.lm.training.trainer import Trainer
 from torch_pru.lm.training.windows import epoch_windows
 from torch_pru.ops import cuda
@@ -69,23 +70,50 @@ def train_together(
         >>> configs = [load_recipe("ptb-awd-pru-g4", {"seed": seed}) for seed in "1234"]
         >>> runs = train_together(configs, [f"runs/seed-{seed}" for seed in "1234"])    # doctest: +SKIP
     """
-    paths = [Path(folder) for folder in run_folders]
-    check_folders(len(configs), paths)
-    configs = [with_absolute_corpus(config) for config in configs]
+    if len(configs) != len(run_folders):
+        raise PRUError(f"{len(configs)} runs need as many different folders; got {len(run_folders)}")
+    pairs = zip(configs, run_folders, strict=True)
+    return work_together([NewRun(config, folder) for config, folder in pairs], progress)
+
+
+def resume_together(runs: Sequence[str | Path], *, progress: SharedListener | None = None) -> list[RunFolder]:
+    """Go on with several interrupted runs at the same time: ``resume`` for many, see `train_together`.
+
+    Example:
+        >>> resume_together(["runs/ptb-pru-g4-1", "runs/ptb-pru-g4-2"])                 # doctest: +SKIP
+    """
+    return work_together([InterruptedRun(run) for run in runs], progress)
+
+
+def finetune_together(
+    runs: Sequence[str | Path], *, progress: SharedListener | None = None
+) -> list[RunFolder]:
+    """Finetune several finished runs at the same time: ``finetune`` for many, see `train_together`.
+
+    Example:
+        >>> [run.path.name for run in finetune_together(["runs/seed-1", "runs/seed-2"])]    # doctest: +SKIP
+        ['seed-1-finetuned', 'seed-2-finetuned']
+    """
+    return work_together([SecondStage(run) for run in runs], progress)
+
+
+def work_together(starts: Sequence[Start], progress: SharedListener | None) -> list[RunFolder]:
+    """Bring several runs to their ends on one device."""
+    refuse_sharing(starts)
     failures = Failures()
-    with joined_world(common_device(configs)) as world, sharing(world.device, len(configs)):
+    with joined_world(common_device(starts)) as world, sharing(world.device, len(starts)):
         refuse_processes(world)
-        members = build_members(configs, paths, world)
+        members = build_members(starts, world)
         with ExitStack() as locks, StopRequest() as stop:
-            for path in paths:  # after all are built: a mistake in one leaves no folder behind
-                locks.enter_context(locked(path))
+            for start in starts:  # after all are built: a mistake in one leaves no folder behind
+                locks.enter_context(locked(start.path))
             for member in members:
                 member.begin(stop)
             stops = take_turns(members, progress, failures)
     if stops:
         stops[0].message = "\n".join([*map(str, stops), *failures.lines()])
         raise stops[0]
-    runs = [RunFolder.open(path) for path in paths if path not in failures.errors]
+    runs = [RunFolder.open(start.path) for start in starts if start.path not in failures.errors]
     failures.raise_any(runs)
     return runs
 
@@ -93,19 +121,18 @@ def train_together(
 # ---------------------------------------------------------------------------------------------- before
 
 
-def check_folders(configs: int, paths: Sequence[Path]) -> None:
-    """Refuse what cannot be meant, and folders that hold a run."""
-    if not 1 <= configs <= MOST_RUNS:
-        raise PRUError(f"{configs} runs cannot train together; it takes 1 to {MOST_RUNS}")
-    if len({path.resolve() for path in paths}) != configs:
-        raise PRUError(f"{configs} runs need {configs} different folders; got {', '.join(map(str, paths))}")
-    for path in paths:
-        refuse_existing_run(path)
+def refuse_sharing(starts: Sequence[Start]) -> None:
+    """Refuse a number of runs that cannot be meant, and two runs in one folder."""
+    if not 1 <= len(starts) <= MOST_RUNS:
+        raise PRUError(f"{len(starts)} runs cannot train together; it takes 1 to {MOST_RUNS}")
+    if len({start.path.resolve() for start in starts}) != len(starts):
+        paths = ", ".join(str(start.path) for start in starts)
+        raise PRUError(f"{len(starts)} runs need as many different folders; got {paths}")
 
 
-def common_device(configs: Sequence[Config]) -> str:
+def common_device(starts: Sequence[Start]) -> str:
     """The device of all runs, by name."""
-    devices = {str(choose_device(config.training.device)) for config in configs}
+    devices = {str(choose_device(start.config.training.device)) for start in starts}
     if len(devices) > 1:
         raise PRUError(f"runs that train together need one device; these have {', '.join(sorted(devices))}")
     return devices.pop()
@@ -132,16 +159,16 @@ def sharing(device: torch.device, runs: int) -> Iterator[None]:
         cuda.share(1)
 
 
-def build_members(configs: Sequence[Config], paths: Sequence[Path], world: World) -> list[Member]:
+def build_members(starts: Sequence[Start], world: World) -> list[Member]:
     """A member for each run; a corpus of several runs is read once."""
     corpora: dict[str, Corpus] = {}
-    for config in configs:
-        name = config.data.corpus
+    members = []
+    for start in starts:
+        name = start.config.data.corpus
         corpora[name] = corpora.get(name) or shared_corpus(name, world)
-    return [
-        Member(config, corpora[config.data.corpus], world, path)
-        for config, path in zip(configs, paths, strict=True)
-    ]
+        start.check(corpora[name])
+        members.append(Member(start, corpora[name], world))
+    return members
 
 
 # ----------------------------------------------------------------------------------------------- turns
@@ -154,12 +181,11 @@ class Member:
     keeps its memory apart. So no run ever waits for another, and none needs to tell the allocator of it.
     """
 
-    def __init__(self, config: Config, corpus: Corpus, world: World, path: Path) -> None:
-        self.path = path
-        self.vocabulary = corpus.vocabulary
+    def __init__(self, start: Start, corpus: Corpus, world: World) -> None:
+        self.start, self.path, self.corpus = start, start.path, corpus
         self.stream = torch.cuda.Stream(world.device) if world.device.type == "cuda" else None
         with self._on_stream():
-            self.trainer = Trainer(config, corpus, world)
+            self.trainer = Trainer(start.config, corpus, world)
         self.turns = 0
         self.behind: deque[torch.cuda.Event] = deque()  # the end of each turn that the device may not be at
         self._windows = (-1, 0)  # an epoch and how many windows it has
@@ -168,8 +194,9 @@ class Member:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def begin(self, stop: StopRequest) -> None:
-        """Make the folder; the first turn comes next."""
-        RunFolder.create(self.path, self.trainer.config, self.vocabulary)
+        """Make or open the folder; the first turn comes next."""
+        with self._on_stream():
+            self.start.begin(self.trainer, self.corpus)
         self.steps = self.trainer.steps(opened(self.trainer, self.path), stop)
 
     def take_turn(self) -> Progress | None:

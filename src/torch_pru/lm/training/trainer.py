@@ -93,6 +93,8 @@ class Trainer:
         Yields:
             Progress every ``log_steps`` steps and after each epoch, None after the other steps.
         """
+        if self.finished:  # what is there is left as it is
+            return
         self._begin(run, stop)
         try:
             if self.steps_done == 0:  # a disk that is full is found now, and there are always weights to keep

@@ -1,0 +1,108 @@
+"""How a run begins: anew, where it was interrupted, or as the second stage of another run.
+
+Each kind knows its folder and settings before anything is built, so that mistakes are found first, and puts a
+new trainer where it has to be (``begin``) once nobody else can touch the folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from torch_pru.errors import PRUError
+from torch_pru.lm.checkpoint import save_checkpoint
+from torch_pru.lm.config import Config
+from torch_pru.lm.data.corpus import Corpus, load_corpus
+from torch_pru.lm.data.sources import CORPORA
+from torch_pru.lm.run import RunFolder, refuse_existing_run
+from torch_pru.lm.training.distributed import World
+from torch_pru.lm.training.snapshot import restore, snapshot
+from torch_pru.lm.training.trainer import Trainer
+
+
+class NewRun:
+    """A run from its first weights, into a folder that must not hold a run yet."""
+
+    def __init__(self, config: Config, path: str | Path) -> None:
+        self.path = Path(path)
+        refuse_existing_run(self.path)
+        self.config = with_absolute_corpus(config)
+
+    def check(self, corpus: Corpus) -> None:
+        """Any text will do."""
+
+    def begin(self, trainer: Trainer, corpus: Corpus) -> None:
+        if trainer.world.main:
+            RunFolder.create(self.path, self.config, corpus.vocabulary)
+
+
+class InterruptedRun:
+    """A run from its last checkpoint, or from its first weights where there is none."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.run = RunFolder.open(path)
+        self.path, self.config = self.run.path, self.run.config
+
+    def check(self, corpus: Corpus) -> None:
+        refuse_other_words(self.run, corpus)
+
+    def begin(self, trainer: Trainer, corpus: Corpus) -> None:
+        checkpoint = self.run.checkpoint()
+        if checkpoint is not None:
+            restore(trainer, checkpoint)
+
+
+class SecondStage:
+    """Finetuning of a finished run, which is left as it is, into a new folder."""
+
+    def __init__(self, source: str | Path, path: str | Path | None = None) -> None:
+        self.source = RunFolder.open(source)
+        name = self.source.path.name + "-finetuned"
+        self.path = Path(path) if path else self.source.path.with_name(name)
+        refuse_existing_run(self.path)
+        checkpoint = self.source.checkpoint()
+        if checkpoint is None or not checkpoint.state["finished"]:
+            where = self.source.path
+            raise PRUError(f"the run in {where} is not finished; finish it first: pru resume {where}")
+        self.checkpoint = checkpoint
+        self.config = self.source.config
+
+    def check(self, corpus: Corpus) -> None:
+        refuse_other_words(self.source, corpus)
+
+    def begin(self, trainer: Trainer, corpus: Corpus) -> None:
+        trainer.start_finetuning(self.checkpoint)
+        start = snapshot(trainer)
+        if trainer.world.main:  # the start comes first, so that a folder with a run.json can be resumed
+            save_checkpoint(self.path / "checkpoints", start)
+            RunFolder.create(self.path, self.config, corpus.vocabulary, "finetune")
+
+
+Start = NewRun | InterruptedRun | SecondStage
+
+
+def shared_corpus(name: str, world: World) -> Corpus:
+    """Load a corpus, the main process first, so that the others find it tokenised."""
+    if not world.main:
+        world.barrier()
+    corpus = load_corpus(name)
+    if world.main:
+        world.barrier()
+    return corpus
+
+
+def refuse_other_words(run: RunFolder, corpus: Corpus) -> None:
+    """The text must still have the vocabulary that the run's weights were made for."""
+    if corpus.vocabulary != run.vocabulary:
+        raise PRUError(
+            f"the text of corpus={run.config.data.corpus!r} has changed since the run in {run.path} began: "
+            f"its vocabulary is another"
+        )
+
+
+def with_absolute_corpus(config: Config) -> Config:
+    """A folder of text by its full path, so that the run can be resumed from anywhere."""
+    folder = Path(config.data.corpus).expanduser()
+    if config.data.corpus in (*CORPORA, "king-james") or not folder.is_dir():
+        return config
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, corpus=str(folder.resolve())))
