@@ -49,10 +49,10 @@ CPU_ROWS = [Row("ptb-awd-pru-g4"), Row("ptb-awd-pru-g4", WIDE_LSTM)]
 CUDA_ROWS = [
     Row("ptb-awd-pru-g4", precision="bfloat16"),
     Row("ptb-awd-pru-g4", precision="float16"),
-    Row("ptb-awd-lstm", {"unit": "fused-lstm"}, "bfloat16"),
     Row("ptb-awd-lstm", precision="bfloat16"),
+    Row("ptb-awd-lstm", {"unit": "lstm"}, "bfloat16"),
     Row("wt2-awd-pru-g4", precision="bfloat16"),
-    Row("wt2-awd-lstm", precision="bfloat16"),
+    Row("wt2-awd-lstm", {"unit": "lstm"}, "bfloat16"),
 ]
 
 

@@ -63,11 +63,11 @@ def sweep_point(run: RunFolder) -> SweepPoint:
     scores = load_scores(run.path)
     scored = None if scores is None else scores.perplexity("static", "valid")
     lstm = ModelConfig(unit="lstm", embedding=model.embedding, hidden=model.hidden, experts=model.experts)
-    pru = model.unit == "pru"
+    pru = model.kind == "pru"
     return SweepPoint(
         corpus=run.config.data.corpus,
         size="-".join(map(str, model.hidden)),
-        unit=model.unit,
+        unit=model.kind,
         levels=model.levels if pru and model.input_transform == "pyramidal" else 1,
         groups=model.groups if pru and model.context_transform == "grouped" else 1,
         variant=variant(model),
@@ -96,7 +96,7 @@ def variant(model: ModelConfig) -> str:
         >>> variant(ModelConfig(embedding=600, hidden=(600,), pooling="max", residual=False))
         'max pooling, no residual'
     """
-    if model.unit == "lstm":
+    if model.kind == "lstm":
         return ""
     usual = ModelConfig(embedding=model.embedding, hidden=model.hidden, experts=model.experts)
     texts = {

@@ -84,7 +84,7 @@ def describe(config: Config) -> str:
         ('PRU 1400-1400-400 K=2 g=4', 'PRU 600 LT/PT K=4')
     """
     model = config.model
-    words = [model.unit.upper(), "-".join(str(size) for size in model.hidden)]
+    words = [model.kind.upper(), "-".join(str(size) for size in model.hidden)]
     if model.unit == "pru":
         transforms = (model.context_transform, model.input_transform)
         if transforms != ("grouped", "pyramidal"):

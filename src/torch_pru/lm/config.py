@@ -16,7 +16,7 @@ from typing import Any
 
 from torch_pru.errors import PRUError, check_choice, check_positive, check_probability, nearest
 
-PRECISIONS = ("float32", "bfloat16", "float16", "float64")
+PRECISIONS = ("float32", "bfloat16", "float16", "float64", "auto")
 
 
 def setting(default: Any, text: str) -> Any:
@@ -72,6 +72,11 @@ class ModelConfig:
     context_transform: str = setting("grouped", "of the PRU's context: linear, grouped or pyramidal")
     init: str = setting("authors", "initial weights of the PRU, by name")
     experts: int = setting(1, "softmaxes in the mixture; 1 is the plain softmax")
+
+    @property
+    def kind(self) -> str:
+        """``"pru"`` or ``"lstm"``, however it is run."""
+        return "pru" if self.unit == "pru" else "lstm"
 
     @property
     def layers(self) -> int:
@@ -157,7 +162,11 @@ class TrainingConfig:
     trigger_window: int = setting(5, "validation losses that the averaging trigger leaves out of account")
     valid_batch: int = setting(10, "columns of the validation after each epoch, which only steers training")
     seed: int = setting(1, "of the initial weights, the windows and the masks")
-    precision: str = setting("float32", "of the products: float32, bfloat16, float16 or float64")
+    precision: str = setting(
+        "auto",
+        "of the products: float32, bfloat16, float16, float64, or auto: bfloat16 on a GPU that has it, "
+        "else float32",
+    )
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, ...; auto takes a GPU where there is one")
     graphs: bool = setting(True, "on a GPU, replay each training step as a CUDA graph (not with nn.LSTM)")
     log_steps: int = setting(50, "steps between looks at the loss; the host waits for the device only there")

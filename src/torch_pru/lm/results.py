@@ -159,7 +159,7 @@ def nearest_recipe(config: Config, folder_name: str) -> tuple[str, dict[str, Any
 def settings_without_how(config: Config) -> dict[str, Any]:
     """The settings that make a run what it is; the two ways to run an LSTM are one."""
     settings = {key: value for section in settings_of(config).values() for key, value in section.items()}
-    settings["unit"] = settings["unit"].removeprefix("fused-")
+    settings["unit"] = config.model.kind
     return {key: value for key, value in settings.items() if key not in HOW}
 
 

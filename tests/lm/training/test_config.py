@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
+import torch
 
 from torch_pru import PRUError
 from torch_pru.lm.config import SECTIONS, Config, ModelConfig, build_config, section_of, settings_of
+from torch_pru.lm.recipe import load_recipe
+from torch_pru.lm.training import start
 
 
 def test_names_are_unique_over_all_sections_and_every_setting_has_help() -> None:
@@ -65,3 +69,22 @@ def test_a_config_cannot_be_changed() -> None:
 
 def test_with_experts_the_last_layer_is_free() -> None:
     assert ModelConfig(unit="lstm", embedding=280, hidden=(960, 960, 620), experts=15).hidden[-1] == 620
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "expected"),
+    [("cpu", (9, 0), "float32"), ("cuda", (9, 0), "bfloat16"), ("cuda", (7, 5), "float32")],
+)
+def test_auto_precision_is_what_the_device_has(
+    device: str,
+    capability: tuple[int, int],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(start, "choose_device", lambda name: torch.device(device))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    run = start.NewRun(load_recipe("ptb-awd-pru-g4"), tmp_path / "run")
+    assert run.config.training.precision == expected
+    chosen = start.NewRun(load_recipe("ptb-awd-pru-g4", {"precision": "float16"}), tmp_path / "run")
+    assert chosen.config.training.precision == "float16"

@@ -9,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import torch
+
 from torch_pru.errors import PRUError
 from torch_pru.lm.checkpoint import save_checkpoint
 from torch_pru.lm.config import Config
 from torch_pru.lm.data.corpus import Corpus, load_corpus
 from torch_pru.lm.data.sources import CORPORA
 from torch_pru.lm.run import RunFolder, refuse_existing_run
-from torch_pru.lm.training.distributed import World
+from torch_pru.lm.training.distributed import World, choose_device
 from torch_pru.lm.training.snapshot import restore, snapshot
 from torch_pru.lm.training.trainer import Trainer
 
@@ -26,7 +28,7 @@ class NewRun:
     def __init__(self, config: Config, path: str | Path) -> None:
         self.path = Path(path)
         refuse_existing_run(self.path)
-        self.config = with_absolute_corpus(config)
+        self.config = with_precision(with_absolute_corpus(config))
 
     def check(self, corpus: Corpus) -> None:
         """Any text will do."""
@@ -98,6 +100,16 @@ def refuse_other_words(run: RunFolder, corpus: Corpus) -> None:
             f"the text of corpus={run.config.data.corpus!r} has changed since the run in {run.path} began: "
             f"its vocabulary is another"
         )
+
+
+def with_precision(config: Config) -> Config:
+    """What ``precision="auto"`` means on the run's device, so that the folder says what was done."""
+    if config.training.precision != "auto":
+        return config
+    device = choose_device(config.training.device)
+    capable = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    training = dataclasses.replace(config.training, precision="bfloat16" if capable else "float32")
+    return dataclasses.replace(config, training=training)
 
 
 def with_absolute_corpus(config: Config) -> Config:
