@@ -156,10 +156,7 @@ class PRUCell(nn.Module):
 
     def input_gates(self, x: Tensor) -> Tensor:
         """What the input x (…, N) contributes to the gates, but for its bias: (…, 4, M)."""
-        gates = self.input_transform.product(x)
-        if self.residual:
-            gates += x.unsqueeze(-2)  # in place: keeps the dtype that autocast chose
-        return gates
+        return self.input_transform.product(x, self.residual)
 
     def recur(
         self,

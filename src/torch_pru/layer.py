@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from torch_pru.cell import PRUCell
 from torch_pru.errors import PRUError, check_positive, check_probability, check_tensor
+from torch_pru.ops.dropping import draw_mask, drop
 from torch_pru.ops.products import SIXTEEN_BITS, product_dtype
 from torch_pru.pooling import DEFAULT_WINDOW
 
@@ -272,11 +273,15 @@ class PRU(nn.Module):
         return cell
 
     def _dropped_weights(self, cell: PRUCell) -> list[Tensor]:
-        """The context weights of a cell under this pass's DropConnect mask."""
+        """The context weights of a cell under this pass's DropConnect mask.
+
+        A single matrix goes to the recurrence as it is, and comes in the dtype that will be computed in.
+        """
         keep = 1 - self.weight_drop
         weights = [matrix.weight for matrix in cell.context_transform.matrices()]
-        masks = [torch.empty_like(weight).bernoulli_(keep, generator=self.generator) for weight in weights]
-        return [weight * (mask / keep) for weight, mask in zip(weights, masks, strict=True)]
+        masks = [draw_mask(weight.shape, keep, weight.device, self.generator) for weight in weights]
+        dtype = product_dtype(weights[0]) if len(weights) == 1 else weights[0].dtype
+        return [drop(weight, mask, keep, dtype) for weight, mask in zip(weights, masks, strict=True)]
 
     def _check_input(self, x: Tensor) -> None:
         check_tensor("input", x, self._cell(0).some_weight)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -29,31 +26,6 @@ def subsample(x: Tensor, pooling: str, window: int, kernel: Tensor | None = None
         assert kernel is not None
         pooled = F.conv1d(rows, kernel.view(1, 1, window), stride=2, padding=window // 2).tanh()
     return pooled.view(*x.shape[:-1], x.shape[-1] // 2)
-
-
-def pooling_counts(
-    features: int, windows: tuple[int, ...], pooling: str, device: torch.device, dtype: torch.dtype
-) -> Tensor:
-    """How often each of N features goes into each feature after pooling by ``windows``: (N/2^k, N).
-
-    The pooling itself is this over the product of the windows. Counts are small whole numbers, which 16 bits
-    hold exactly; a third they do not.
-    """
-    if torch.compiler.is_compiling():  # what a tracer sees must not be kept
-        return _count(features, windows, pooling, device, dtype)
-    return _kept_count(features, windows, pooling, device, dtype)
-
-
-def _count(
-    features: int, windows: tuple[int, ...], pooling: str, device: torch.device, dtype: torch.dtype
-) -> Tensor:
-    view = torch.eye(features, device=device, dtype=torch.float64)
-    for window in windows:
-        view = subsample(view, pooling, window)
-    return (view.t() * math.prod(windows)).round().to(dtype).contiguous()
-
-
-_kept_count = functools.lru_cache(maxsize=64)(_count)
 
 
 def level_windows(pool_window: int | Sequence[int], levels: int, pooling: str) -> tuple[int, ...]:

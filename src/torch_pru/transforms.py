@@ -13,15 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from torch_pru.errors import PRUError, check_choice, check_positive, check_tensor
+from torch_pru.ops.bands import pooling_counts
+from torch_pru.ops.gates import input_gates
 from torch_pru.ops.products import (
+    add_input,
     concatenate_units,
     gate_linear,
     is_unit_major,
     product_dtype,
-    unit_major_linear,
-    unit_major_weight,
 )
-from torch_pru.pooling import DEFAULT_WINDOW, POOLINGS, level_windows, pooling_counts, subsample
+from torch_pru.pooling import DEFAULT_WINDOW, POOLINGS, level_windows, subsample
 
 LEVEL_SPLITS = ("halving", "equal")
 
@@ -90,16 +91,20 @@ class GroupedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return _with_bias(self.product(x), self.bias, self.gates)
 
-    def product(self, x: Tensor) -> Tensor:
-        """The transform of x (…, N) without its bias, always with a dimension for gates: (…, gates, M)."""
+    def product(self, x: Tensor, residual: bool = False) -> Tensor:
+        """The transform of x (…, N) without its bias, always with a dimension for gates: (…, gates, M).
+
+        With ``residual`` x is added to every gate.
+        """
         _check_features(x, self.in_features, self.weight)
         groups, gates, wide_out, wide_in = self.weight.shape
         if groups == 1:
-            return gate_linear(x, self.weight[0])
+            return gate_linear(x, self.weight, residual)
         by_group = x.reshape(-1, groups, wide_in).transpose(0, 1)  # (g, rows, N/g)
         y = by_group @ self.weight.view(groups, gates * wide_out, wide_in).transpose(1, 2)
         y = y.view(groups, by_group.shape[1], gates, wide_out).permute(1, 2, 0, 3)
-        return y.reshape(*x.shape[:-1], gates, groups * wide_out)
+        y = y.reshape(*x.shape[:-1], gates, groups * wide_out)
+        return add_input(y, x) if residual else y
 
     def matrices(self) -> list[GroupedLinear]:
         """Everything that holds a weight: itself."""
@@ -245,24 +250,31 @@ class PyramidalTransform(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return _with_bias(self.product(x), self.dense_bias(), self.gates)
 
-    def product(self, x: Tensor) -> Tensor:
-        """The transform of x (…, N) without its bias, always with a dimension for gates: (…, gates, M)."""
+    def product(self, x: Tensor, residual: bool = False) -> Tensor:
+        """The transform of x (…, N) without its bias, always with a dimension for gates: (…, gates, M).
+
+        With ``residual`` x is added to every gate.
+        """
         _check_features(x, self.in_features, self.matrices()[0].weight)
         if is_unit_major(x) and self.is_linear and self.groups == 1:
             # On a GPU one large product is quicker than several, the pooling and the concatenation.
-            levels = [unit_major_weight(matrix.weight[0], product_dtype(x)) for matrix in self.matrices()]
-            return unit_major_linear(x, self._fold(levels), self.gates or 1)
+            weights = [matrix.weight for matrix in self.matrices()]
+            return input_gates(x, weights, self._averaged, product_dtype(x), residual)
         views = zip(self.transforms, self.pyramid(x), strict=True)
-        return concatenate_units([level.product(view) for level, view in views])  # type: ignore[operator]
+        y = concatenate_units([level.product(view) for level, view in views])  # type: ignore[operator]
+        return add_input(y, x) if residual else y
+
+    @property
+    def _averaged(self) -> tuple[int, ...]:
+        """The windows of the average pooling that does the same; one of 1 skips every second feature."""
+        return self.windows or (1,) * (self.levels - 1)
 
     def pyramid(self, x: Tensor) -> list[Tensor]:
         """The views of x (…, N) at every level: (…, N), (…, N/2), …"""
         views = [x]
         for level in range(self.levels - 1):
             kernel = self.kernels[level] if self.pooling == "convolution" else None
-            views.append(
-                subsample(views[-1], self.pooling, self.windows[level] if self.windows else 1, kernel)
-            )
+            views.append(subsample(views[-1], self.pooling, self._averaged[level], kernel))
         return views
 
     def dense_weight(self, level_weights: Sequence[Tensor] | None = None) -> Tensor:
@@ -277,15 +289,11 @@ class PyramidalTransform(nn.Module):
                 "use pooling 'average' or 'skip' and groups=1"
             )
         weights = level_weights or [matrix.weight for matrix in self.matrices()]
-        return self._fold([weight[0] for weight in weights])
-
-    def _fold(self, weights: Sequence[Tensor]) -> Tensor:
-        """The levels' weights (…, m_k, N/2^k) as one weight (…, M, N) of the input."""
-        parts = [weights[0]]
+        parts = [weights[0][0]]
         for level, weight in enumerate(weights[1:], start=1):
-            windows = self.windows[:level] or (1,) * level
-            counts = pooling_counts(self.in_features, windows, self.pooling, weight.device, weight.dtype)
-            parts.append((weight / math.prod(windows)) @ counts)
+            windows = self._averaged[:level]
+            counts = pooling_counts(self.in_features, windows, weight.device, weight.dtype)
+            parts.append((weight[0] / math.prod(windows)) @ counts)
         return torch.cat(parts, dim=-2) if len(parts) > 1 else parts[0]
 
     def dense_bias(self) -> Tensor | None:

@@ -63,6 +63,7 @@ def test_every_command_is_listed() -> None:
         (["evaluate", "nowhere", "--split", "tset"], "did you mean 'test'?"),
         (["evaluate", "nowhere", "--split", "test", "--text", "a.txt"], "exclude each other"),
         (["evaluate", "nowhere", "--tune"], "--dynamic or --cache"),
+        (["evaluate", "nowhere", "--dynamic", "--tune-tokens", "10"], "give --tune too"),
         (["evaluate", "nowhere", "--dynamic", "--batch", "10"], "leave out --batch"),
         (["generate", "nowhere"], "there is no run in nowhere"),
         (["recipes", "pbt"], "no recipe begins with 'pbt'"),

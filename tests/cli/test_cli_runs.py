@@ -98,6 +98,8 @@ def test_dynamic_evaluation(run: Path) -> None:
     assert shown["dynamic"]["tokens"] == shown["static"]["tokens"]
     assert shown["dynamic"]["perplexity"] != shown["static"]["perplexity"]
     assert shown["dynamic"]["settings"]["learning_rate"] == 5e-5
+    pru("evaluate", run, "--dynamic", "--tune", "--tune-tokens", 30)
+    assert len(json.loads((run / "scores.json").read_text())["tuning"]["dynamic"]["tries"]) == 24
 
 
 def test_scores_of_other_weights_are_dropped(run: Path) -> None:

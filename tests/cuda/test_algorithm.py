@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from literal import literal, make_problem
+from literal import hidden_before, literal, make_problem
 from shapes import HOPPER
 
 from torch_pru.ops.cuda import plan
-from torch_pru.ops.cuda.recurrence import weight_gradient
+from torch_pru.ops.cuda.recurrence import weight_gradient, weight_gradient_like
 
 
 def units_in_places(held: plan.Team) -> torch.Tensor:
@@ -101,9 +101,7 @@ def check(problem, found):
     torch.testing.assert_close(dgates.permute(0, 1, 3, 2), gradient["gates"])
     torch.testing.assert_close(dh0, gradient["h0"])
     torch.testing.assert_close(dc0, gradient["c0"])
-    dweight = weight_gradient(
-        dgates.contiguous(), out.contiguous(), problem.inputs["h0"], 1, None, False, torch.float64
-    )
+    dweight = weight_gradient(dgates.contiguous(), hidden_before(out, problem.inputs["h0"], 1), torch.float64)
     torch.testing.assert_close(dweight, gradient["weight"])
     torch.testing.assert_close(dgates.sum((0, 1)).t(), gradient["bias"])
 
@@ -154,7 +152,22 @@ def test_weight_gradient_in_both_directions(reverse, with_lengths):
     outputs = literal(*inputs.values(), lengths, reverse)
     dgates, wanted = torch.autograd.grad(outputs, (inputs["gates"], inputs["weight"]), problem.grads)
     dgates = dgates.permute(0, 1, 3, 2).contiguous()
+    before = hidden_before(outputs[0].detach(), problem.inputs["h0"], 2, lengths, reverse)
+    padded = torch.nn.functional.pad(before, (0, 5), value=torch.nan)  # the padding may hold anything
+    for given in (before, padded):
+        found = weight_gradient(dgates, given, torch.float64)
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize(("groups", "units"), [(1, 8), (2, 6), (4, 350), (3, 1)])
+def test_the_weight_gradient_lies_as_the_compilers_are_told(groups, units):
+    problem = make_problem(2, 3, groups, units, torch.bfloat16, device="cpu")
+    weight, padded = problem.inputs["weight"], -(-units // 8) * 8
     found = weight_gradient(
-        dgates, outputs[0].detach(), problem.inputs["h0"], 2, lengths, reverse, torch.float64
+        torch.randn(2, 3, groups * units, 4, dtype=torch.bfloat16),
+        torch.randn(2, 3, groups, padded, dtype=torch.bfloat16),
+        weight.dtype,
     )
-    torch.testing.assert_close(found, wanted)
+    told = weight_gradient_like(weight)
+    assert (found.shape, found.stride(), found.dtype) == (told.shape, told.stride(), told.dtype)
+    assert found.shape == weight.shape

@@ -11,6 +11,7 @@ import pytest
 from shapes import DEVICES, PAPER, launch_for
 
 from torch_pru.ops.cuda import compile as compiler
+from torch_pru.ops.cuda import dynamic, update
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
 try:
@@ -46,12 +47,52 @@ def test_every_variant_compiles(cache, device):
     assert all(code.startswith(b"\x7fELF") for code in codes)
 
 
+def passes_variants():
+    """The kernels of passes.py, with each kind of value; widths of a pack and layouts take turns."""
+    threads, found = ("THREADS", 512), []
+    kinds = ((0, 1, 1), (0, 1, 0), (1, 0, 1), (1, 0, 0))  # BF16, from float32, to float32
+    for (bf16, from32, to32), (size, width) in zip(kinds, ((0, 8), (0, 1), (350, 2), (400, 8)), strict=True):
+        kind = (("BF16", bf16), ("FROM32", from32))
+        found.append(("drop", (*kind, ("TO32", to32), ("D", size), ("VEC", width), threads)))
+        found += [(name, (*kind, ("VEC", width), threads)) for name in ("penalties", "penalties_backward")]
+        found.append(
+            ("backward_tail", (("BF16", bf16), ("H0_32", from32), ("D", 350 + 50 * to32 * bf16), threads))
+        )
+    return found
+
+
+def folding_variants():
+    """The kernels of folding.py; accesses of every width, both kinds of weight, one level and several."""
+    found, threads = [], ("THREADS", 512)
+    for levels, gates, wide, step, bf16 in (
+        (1, 4, 1, 4, 1),
+        (2, 4, 1, 4, 0),
+        (4, 4, 1, 2, 1),
+        (3, 4, 1, 1, 0),
+        (2, 1, 0, 8, 1),
+        (1, 3, 0, 1, 0),
+    ):
+        shape = (("LEVELS", levels), ("GATES", gates), ("FLOAT_WEIGHTS", wide), ("STEP", step))
+        found += [(name, (*shape, ("BF16", bf16), threads)) for name in ("fold", "unfold")]
+    return found + [(name, (("BF16", bf16), threads)) for name in ("spread", "collect") for bf16 in (0, 1)]
+
+
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.architecture)
 def test_the_small_kernels_compile(cache, device):
-    small = [("sgd", (("BF16", 0), ("THREADS", 512)))]
-    for bf16, gradient, kept in ((0, 0, 0), (1, 1, 1), (0, 1, 0)):
-        constants = (("BF16", bf16), ("GRADIENT", gradient), ("KEPT", kept), ("THREADS", 512))
-        small.append(("cross_entropy", constants))
+    small = [
+        ("gradient_squares", (*update.CONSTANTS, ("THREADS", update.THREADS))),
+        ("sgd", (*update.CONSTANTS, ("THREADS", update.THREADS))),
+        ("dynamic", (*dynamic.CONSTANTS, ("THREADS", dynamic.THREADS))),
+    ]
+    for bf16, gradient, kept, blocks in ((0, 0, 0, 2), (1, 1, 1, 3), (0, 1, 0, 2), (1, 0, 1, 3)):
+        constants = (("BF16", bf16), ("GRADIENT", gradient), ("KEPT", kept), ("BLOCKS", blocks))
+        small.append(("cross_entropy", (*constants, ("THREADS", 512))))
+    for flag in (0, 1):
+        constants = (("BF16", flag), ("THREADS", 512))
+        small += [("decoder_operand", constants), ("decoder_rows", constants)]
+        small.append(("add_rows", (("BF16", 0), ("VECTOR", flag), ("THREADS", 256))))
+    small += passes_variants()
+    small += folding_variants()
     for kernel, constants in small:
         assert compiler.cubin(kernel, constants, device.architecture).startswith(b"\x7fELF")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,10 +38,19 @@ def evaluate(
             "--tune", help="First choose their settings on validation; the run keeps and uses them."
         ),
     ] = False,
+    tune_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="How much of validation --tune reads, once for each setting.", show_default="30000"
+        ),
+    ] = None,
     batch: Annotated[
         int, typer.Option(min=1, help="Columns read side by side; reported scores are at 1.")
     ] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    precision: Annotated[
+        str, typer.Option(help="Of the products: float32; bfloat16 and float16 are quick on a GPU.")
+    ] = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score a text with a run's best weights: perplexity, tokens scored, seconds.
@@ -54,13 +64,14 @@ def evaluate(
     from torch_pru.lm.run import RunFolder
 
     methods = [name for name, wanted in (("dynamic", dynamic), ("cache", cache)) if wanted]
-    check_options(split, text, methods, tune=tune, batch=batch)
+    check_options(split, text, methods, tune=tune, tune_tokens=tune_tokens, batch=batch)
+    check_choice("--precision", precision, ("float32", "bfloat16", "float16"))
     split = split or "valid"
-    work = Evaluation(RunFolder.open(run), device)
+    work = Evaluation(RunFolder.open(run), device, precision)
     ids = work.corpus.split(split) if text is None else encode_text(text, work.run.vocabulary)
     if tune:
         for method in methods:
-            work.tune(method)
+            work.tune(method, tune_tokens)
     found = {method: work.score(method, ids, batch) for method in ("static", *methods)}
     show(str(text or split), found, set(work.scores.tuning), as_json=as_json)
     if text is None and batch == 1:
@@ -70,7 +81,13 @@ def evaluate(
 
 
 def check_options(
-    split: str | None, text: Path | None, methods: list[str], *, tune: bool, batch: int
+    split: str | None,
+    text: Path | None,
+    methods: list[str],
+    *,
+    tune: bool,
+    tune_tokens: int | None,
+    batch: int,
 ) -> None:
     """Refuse options that do not go together."""
     if split is not None:
@@ -79,6 +96,8 @@ def check_options(
         raise PRUError("--split and --text exclude each other: score a split of the run's corpus, or a file")
     if tune and not methods:
         raise PRUError("--tune chooses the settings of --dynamic or --cache; give one of them")
+    if tune_tokens is not None and not tune:
+        raise PRUError(f"--tune-tokens {tune_tokens} says how much --tune reads; give --tune too")
     if methods and batch != 1:
         raise PRUError(f"--batch {batch}: --{methods[0]} reads the text in one piece; leave out --batch")
 
@@ -86,13 +105,20 @@ def check_options(
 class Evaluation:
     """A run's model with what its scores need, each loaded or gathered when it is first asked for."""
 
-    def __init__(self, run: RunFolder, device: str) -> None:
+    def __init__(self, run: RunFolder, device: str, precision: str) -> None:
         from torch_pru.lm.evaluation.scores import scores_for
         from torch_pru.lm.training.distributed import choose_device
+        from torch_pru.lm.training.precision import check_precision
 
-        self.run = run
-        self.model = run.model(device=choose_device(device))
+        self.run, self.device, self.precision = run, choose_device(device), precision
+        self.model = run.model(device=self.device)
+        check_precision(precision, self.device, self.model)
         self.scores = scores_for(self.model, run.path)
+
+    def _computing(self) -> AbstractContextManager[object]:
+        from torch_pru.lm.training.precision import computing
+
+        return computing(self.precision, self.device)
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -110,26 +136,28 @@ class Evaluation:
         """Gradients over the training text, for dynamic evaluation."""
         from torch_pru.lm.evaluation import gradient_statistics
 
-        with bar("gradient statistics") as advance:
+        with bar("gradient statistics") as advance, self._computing():
             return gradient_statistics(self.model, self.corpus.train, progress=advance)
 
-    def tune(self, method: str) -> None:
-        """Choose the method's settings on the validation text, and keep them in the run folder."""
+    def tune(self, method: str, tokens: int | None = None) -> None:
+        """Choose the method's settings on the first ``tokens`` of validation; the run folder keeps them."""
         from torch_pru.lm.evaluation import tune_cache, tune_dynamic
         from torch_pru.lm.evaluation.scores import save_scores
+        from torch_pru.lm.evaluation.tune import TOKENS, Tuning
 
+        model, valid, tokens = self.model, self.corpus.valid, tokens or TOKENS
         statistics = self.statistics if method == "dynamic" else None
-        with bar(f"tuning {method}") as advance:
-
-            def on_try(_: object, done: int, total: int) -> None:
-                advance(done, total)
-
+        tuning: Tuning[Any]
+        with bar(f"tuning {method}") as advance, self._computing():
             if statistics is not None:
-                self.scores.note_tuning(
-                    method, tune_dynamic(self.model, self.corpus.valid, statistics, on_try=on_try)
-                )
+                tuning = tune_dynamic(model, valid, statistics, tokens=tokens, progress=advance)
             else:
-                self.scores.note_tuning(method, tune_cache(self.model, self.corpus.valid, on_try=on_try))
+
+                def on_try(_: object, done: int, total: int) -> None:
+                    advance(done, total)
+
+                tuning = tune_cache(model, valid, tokens=tokens, on_try=on_try)
+        self.scores.note_tuning(method, tuning)
         save_scores(self.scores, self.run.path)
 
     def score(self, method: str, ids: Tensor, batch: int) -> dict[str, Any]:
@@ -139,14 +167,14 @@ class Evaluation:
 
         statistics = self.statistics if method == "dynamic" else None
         settings: Any = None if method == "static" else self.scores.settings(method)
-        with bar(f"scoring ({method})") as advance:
+        with bar(f"scoring ({method})") as advance, self._computing():
             if statistics is not None:
                 found = score_dynamic(self.model, ids, statistics, settings, progress=advance)
             elif method == "cache":
                 found = score_cache(self.model, ids, settings, progress=advance)
             else:
                 found = score(self.model, ids, batch=batch, progress=advance)
-        return entry(found, device_name(self.model), settings)
+        return entry(found, device_name(self.model), self.precision, settings)
 
 
 def show(text: str, found: dict[str, dict[str, Any]], tuned: set[str], *, as_json: bool) -> None:

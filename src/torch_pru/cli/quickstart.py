@@ -29,7 +29,7 @@ def show_quickstart(run: RunFolder) -> None:
     from torch_pru.lm.evaluation.scores import save_scores
 
     console = output()
-    work = Evaluation(run, run.config.training.device)
+    work = Evaluation(run, run.config.training.device, "float32")
     table = Table("", box=None, pad_edge=False)
     for heading in ("this model", "Kneser-Ney bigram", "better by"):
         table.add_column(heading, justify="right")

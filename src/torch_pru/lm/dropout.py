@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torch_pru.ops.dropping import draw_mask, drop
+
 
 class Masks:
     """Draws masks for the *global* batch and hands out the columns of this process.
@@ -39,8 +41,8 @@ class Masks:
             return values
         steps, columns, size = values.shape
         shape = (1 if shared else steps, self.batch or columns, size)
-        mask = self._draw(values, shape, probability)
-        return values * mask[:, self.first : self.first + columns]
+        mask = draw_mask(shape, 1 - probability, values.device, self.generator)
+        return drop(values, mask[:, self.first : self.first + columns], 1 - probability, values.dtype)
 
     def word_types(self, tokens: Tensor, weight: Tensor, probability: float) -> Tensor | float:
         """What the embedding of each token is multiplied by: 0 or 1/(1-p), the same wherever a word occurs.
@@ -54,15 +56,13 @@ class Masks:
         """
         if probability == 0:
             return 1.0
-        mask = self._draw(weight, (weight.shape[0], 1), probability)
-        return mask[tokens]
+        keep = 1 - probability
+        mask = weight.new_empty(len(weight), 1).bernoulli_(keep, generator=self.generator)
+        return mask.div_(keep)[tokens]
 
     def weights(self, weight: Tensor, probability: float) -> Tensor:
         """Drop single elements of a weight and scale the rest: one mask a window, whatever B is (trap 8)."""
         if probability == 0:
             return weight
-        return weight * self._draw(weight, tuple(weight.shape), probability)
-
-    def _draw(self, like: Tensor, shape: tuple[int, ...], probability: float) -> Tensor:
-        keep = 1 - probability
-        return like.new_empty(shape).bernoulli_(keep, generator=self.generator).div_(keep)
+        mask = draw_mask(weight.shape, 1 - probability, weight.device, self.generator)
+        return drop(weight, mask, 1 - probability, weight.dtype)

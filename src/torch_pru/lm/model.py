@@ -114,13 +114,16 @@ class LanguageModel(nn.Module):
 
         return [(zeros(size), zeros(size)) for size in self.config.hidden]
 
-    def hidden(self, tokens: Tensor, state: State, masks: Masks | None = None) -> Hidden:
+    def hidden(
+        self, tokens: Tensor, state: State, masks: Masks | None = None, vectors: Tensor | None = None
+    ) -> Hidden:
         """Run the layers over a window.
 
         Args:
             tokens: (T, B).
             state: of the window before, or ``initial_state``.
             masks: where dropout masks come from; needed in ``train()``, not used in ``eval()``.
+            vectors: (T, B, E), the embeddings of ``tokens`` where the caller has looked them up.
         """
         rates = self.regularisation
         if not self.training:
@@ -128,7 +131,7 @@ class LanguageModel(nn.Module):
         elif masks is None:
             raise PRUError("masks=None: a model in train() draws its masks from a Masks object; pass one")
         weight = self.embedding.weight
-        values = F.embedding(tokens, weight)
+        values = F.embedding(tokens, weight) if vectors is None else vectors
         if masks is not None:
             # Input side only: the tied decoder sees the whole embedding (trap 7).
             values = values * masks.word_types(tokens, weight, rates.embedding_dropout)

@@ -92,7 +92,7 @@ def _choose(backend: str, gates: Tensor, weight: Tensor, lengths: Tensor | None,
         return "cuda"
     if backend == "cuda":
         raise PRUError(f"backend='cuda' does not cover this call: {reason}; use backend='auto' or 'loop'")
-    if reason not in _said:  # a slow path is said, once
+    if reason not in _said and not torch.compiler.is_compiling():  # a slow path is said, once
         _said.add(reason)
         log.warning("the fused kernel does not cover this call (%s); running the PyTorch loop", reason)
     return "loop"

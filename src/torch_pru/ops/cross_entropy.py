@@ -45,31 +45,26 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-        from torch_pru.ops.cuda.elementwise import cross_entropy
+        from torch_pru.ops.cuda.decoder import cross_entropy, decoder_operand
 
-        words, width = weight.shape
-        padded = -(-words // 8) * 8  # rows that start at 16 bytes: products and loads are faster
-        operand = hidden.new_zeros(padded, width)
-        operand[:words] = weight
-        shift = hidden.new_full((padded,), -torch.inf)
-        shift[:words] = bias
+        operand, shift = decoder_operand(weight.float(), bias.float(), hidden.dtype)
         logits = torch.addmm(shift, hidden, operand.t())
         needs_gradient = any(ctx.needs_input_grad)
         losses = cross_entropy(logits, targets, needs_gradient)
         if needs_gradient:
             ctx.save_for_backward(hidden, operand, logits)
-            ctx.words = words
+            ctx.words = len(weight)
         return losses
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        from torch_pru.ops.cuda.decoder import decoder_rows
+
         (scale,) = grads
         hidden, operand, gradient = ctx.saved_tensors
-        column = scale.unsqueeze(1).to(hidden.dtype)
-        grad_hidden = (gradient @ operand) * column
+        grad_hidden = gradient @ operand
         # The bias's gradient is that of the weight of a feature that is always 1: eight more columns of one
         # product (8 for its alignment) instead of another pass over the logits.
-        features = torch.cat([hidden * column, column.expand(-1, 8)], dim=1)
+        features = decoder_rows(hidden, scale, grad_hidden)
         product = torch.mm(gradient.t(), features, out_dtype=torch.float32)[: ctx.words]
-        width = hidden.shape[1]
-        return grad_hidden, product[:, :width].contiguous(), product[:, width].contiguous(), None
+        return grad_hidden, product[:, : hidden.shape[1]], product[:, -1], None  # views: no copy is made here

@@ -79,7 +79,7 @@ def _(grad_out, grad_hn, grad_cn, weight, h0, c0, out, activations, cells, lengt
     grad_gates, grad_bias = implementation(backend).gradients_like(out)
     return (
         grad_gates,
-        torch.empty_like(weight, memory_format=torch.contiguous_format),
+        implementation(backend).weight_gradient_like(weight),
         grad_bias,
         torch.empty_like(h0, memory_format=torch.contiguous_format),
         torch.empty_like(c0, memory_format=torch.contiguous_format),

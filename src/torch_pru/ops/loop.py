@@ -109,6 +109,11 @@ def gradients_like(out: Tensor) -> tuple[Tensor, Tensor]:
     return out.new_empty(steps, batch, 4, hidden), out.new_empty(4, hidden)
 
 
+def weight_gradient_like(weight: Tensor) -> Tensor:
+    """Unwritten gradient of weight (G, 4, D, D)."""
+    return torch.empty_like(weight, memory_format=torch.contiguous_format)
+
+
 def backward(
     grad_out: Tensor | None,
     grad_hn: Tensor | None,

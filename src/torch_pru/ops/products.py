@@ -3,54 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torch_pru.ops.gates import input_gates
+
 FEW_ROWS = 64
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
-def gate_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """One linear map for each gate: (…, N) by (gates, M, N) gives (…, gates, M).
+def gate_linear(x: Tensor, weight: Tensor, residual: bool = False) -> Tensor:
+    """One linear map for each gate: (…, N) by (1, gates, M, N) gives (…, gates, M).
 
-    In 16 bits on a GPU the result is a view of storage (…, M, gates): the fused recurrence reads the
-    gates of a unit at once. Reordering the weight costs less than reordering the result.
+    With ``residual`` x is added to every gate. In 16 bits on a GPU the result is a view of storage
+    (…, M, gates); see :func:`torch_pru.ops.gates.input_gates`.
     """
-    gates, units, features = weight.shape
     if is_unit_major(x):
-        return unit_major_linear(x, unit_major_weight(weight, product_dtype(x)), gates)
-    return _linear(x, weight.reshape(gates * units, features)).unflatten(-1, (gates, units))
+        return input_gates(x, [weight], (), product_dtype(x), residual)
+    _, gates, units, features = weight.shape
+    y = _linear(x, weight[0].reshape(gates * units, features)).unflatten(-1, (gates, units))
+    return add_input(y, x) if residual else y
 
 
-def unit_major_linear(x: Tensor, weight: Tensor, gates: int) -> Tensor:
-    """(…, N) by a unit-major weight (M·gates, N) gives (…, gates, M), a view of (…, M, gates)."""
-    return F.linear(x, weight).unflatten(-1, (-1, gates)).transpose(-1, -2)
-
-
-def unit_major_weight(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """(gates, M, N) as (M·gates, N) in ``dtype``: the gates of a unit side by side."""
-    return _Reordered.apply(weight, dtype)
-
-
-class _Reordered(torch.autograd.Function):
-    """Reorders and converts in one pass, and so does its backward: autograd would take two each way."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        ctx.gates, ctx.dtype = weight.shape[0], weight.dtype
-        reordered = torch.empty_like(
-            weight.transpose(0, 1), dtype=dtype, memory_format=torch.contiguous_format
-        )
-        return reordered.copy_(weight.transpose(0, 1)).flatten(0, 1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        by_unit = grads[0].unflatten(0, (-1, ctx.gates))  # (M, gates, N)
-        gates, units, features = ctx.gates, by_unit.shape[0], by_unit.shape[2]
-        return by_unit.new_empty(gates, units, features, dtype=ctx.dtype).copy_(by_unit.transpose(0, 1)), None
+def add_input(gates: Tensor, x: Tensor) -> Tensor:
+    """gates (…, gates, M) plus x (…, M) for each gate; in place, which keeps the dtype autocast chose."""
+    gates += x.unsqueeze(-2)
+    return gates
 
 
 def concatenate_units(parts: Sequence[Tensor]) -> Tensor:

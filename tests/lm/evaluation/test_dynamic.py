@@ -18,6 +18,7 @@ from torch_pru.lm.evaluation import (
     score,
     score_dynamic,
 )
+from torch_pru.lm.evaluation.dynamic import DynamicEvaluation
 from torch_pru.lm.model import LanguageModel
 
 
@@ -150,6 +151,25 @@ def test_it_works_where_the_caller_has_switched_gradients_off(
         statistics = gradient_statistics(pru, train_text, batch=20)
         assert math.isfinite(score_dynamic(pru, text[:50], statistics).nll)
         assert not torch.is_grad_enabled()
+
+
+def test_autocast_sees_the_weights_of_the_moment(
+    model: LanguageModel, text: Tensor, statistics: GradientStatistics
+) -> None:
+    """Autocast keeps what it has cast, which here would be the weights of the first segment for ever."""
+    settings = DynamicSettings(learning_rate=2e-3)
+    exact = score_dynamic(model, text, statistics, settings).nll
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = score_dynamic(model, text, statistics, settings).nll
+    assert abs(rounded - exact) < 0.1 * abs(exact - score(model, text).nll)
+
+
+def test_an_evaluation_takes_settings_of_its_own_segment_only(
+    pru: LanguageModel, text: Tensor, train_text: Tensor
+) -> None:
+    evaluation = DynamicEvaluation(pru, text, gradient_statistics(pru, train_text, batch=20), segment=7)
+    with pytest.raises(PRUError, match="segments of 7"):
+        evaluation.score(DynamicSettings())
 
 
 def test_the_old_scale() -> None:

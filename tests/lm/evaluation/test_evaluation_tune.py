@@ -31,6 +31,7 @@ def valid(repeating: Tensor) -> Tensor:
 def test_dynamic(pru: LanguageModel, train_text: Tensor, valid: Tensor) -> None:
     statistics = gradient_statistics(pru, train_text, batch=20)
     heard: list[tuple[int, int]] = []
+    read: list[tuple[int, int]] = []
     tuning = tune_dynamic(
         pru,
         valid,
@@ -39,10 +40,12 @@ def test_dynamic(pru: LanguageModel, train_text: Tensor, valid: Tensor) -> None:
         learning_rates=(1e-5, 1e-3),
         decays=(1e-3, 1e-2),
         on_try=lambda one, done, total: heard.append((done, total)),
+        progress=lambda done, total: read.append((done, total)),
     )
     settings = [(one.settings.learning_rate, one.settings.decay) for one in tuning.tries]
     assert settings == [(1e-5, 1e-3), (1e-3, 1e-3), (1e-5, 1e-2), (1e-3, 1e-2)]
     assert heard == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert (read[0], read[40], read[-1]) == ((5, 796), (204, 796), (796, 796))
     assert tuning.best.learning_rate == 1e-3
     best = min(tuning.tries, key=lambda one: one.perplexity)
     assert best.settings == tuning.best

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small import small_model
+from small import NO_DROPOUT, small_masks, small_model
 
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.training.distributed import World
@@ -95,6 +95,51 @@ def test_without_memory_for_a_graph_steps_run_as_they_stand(monkeypatch: pytest.
     assert graphed.full
     assert list(graphed.graphs.values()) == [None]
     assert step.steps == 4
+
+
+def test_a_replay_notes_the_first_bad_step() -> None:
+    step, text = build("bfloat16")
+    graphed = GraphedStep(step, text)
+    for number in range(6):
+        step.optimizer.prepare(0.5)
+        if number == 4:
+            with torch.no_grad():
+                step.model.embedding.weight.fill_(torch.nan)
+        graphed(0, 9, graphed.state)
+    assert graphed.graphs[9, False] is not None
+    assert (step.steps.item(), step.first_bad.item()) == (6, 5)
+
+
+def gradients_of_a_step(precision: str, device: torch.device) -> list[torch.Tensor]:
+    """By the weights' order, of a model without dropout whose words are no multiple of 8."""
+    words = 37
+    dtype = torch.float64 if precision == "float64" else torch.float32
+    model = small_model(unit="pru", words=words, **NO_DROPOUT, activation=2.0, temporal=1.0)
+    model = model.to(device, dtype).train()
+    seen: list[torch.Tensor] = []
+
+    class Seeing(AveragedSGD):
+        def apply(self, gradients, *, factor=None, watch=None):
+            seen.extend(gradient / (1.0 if factor is None else factor) for gradient in gradients)
+            return super().apply(gradients, factor=factor, watch=watch)
+
+    optimizer = Seeing(model.parameters(), clip=0.25, weight_decay=1e-6)
+    masks = small_masks() if device.type == "cpu" else Masks(torch.Generator(device).manual_seed(1))
+    step = TrainingStep(model, optimizer, masks, World(device), precision=precision)
+    text = torch.randint(0, words, (10, BATCH), generator=torch.Generator().manual_seed(7)).to(device)
+    optimizer.prepare(1.0)
+    step(text[:-1], text[1:], model.initial_state(BATCH))
+    return [gradient.detach().double().cpu() for gradient in seen]
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("float32", 1e-5), ("float16", 2e-3), ("bfloat16", 1e-2)])
+def test_the_gradients_of_a_whole_step(precision: str, bound: float) -> None:
+    ours = gradients_of_a_step(precision, torch.device("cuda"))
+    exact = gradients_of_a_step("float64", torch.device("cpu"))
+    difference = torch.cat([(a - b).flatten() for a, b in zip(ours, exact, strict=True)])
+    assert difference.norm() <= bound * torch.cat([b.flatten() for b in exact]).norm()
+    for a, b in zip(ours, exact, strict=True):
+        assert (a - b).norm() <= 5 * bound * b.norm()
 
 
 def test_what_cannot_be_captured_is_said() -> None:

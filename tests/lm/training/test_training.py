@@ -179,15 +179,19 @@ def test_a_step_never_asks_the_device_for_a_number(unit: str, precision: str) ->
 
 
 def test_the_loss_scale_skips_an_overflow_and_recovers() -> None:
-    scale = LossScale(CPU)
-    good, bad = [torch.full((3,), 8192.0)], [torch.tensor([1.0, math.inf, 2.0])]
-    scale.unscale(good)
-    assert good[0].tolist() == [2.0, 2.0, 2.0]
-    scale.unscale(bad)
-    assert bad[0].tolist() == [0.0, 0.0, 0.0]
+    scale, weight = LossScale(CPU), torch.ones(3)
+    optimizer = AveragedSGD([weight], clip=1e9, weight_decay=0.5)
+    optimizer.prepare(1.0)
+
+    def step(*gradient: float) -> list[float]:
+        scale.adjust(optimizer.apply([torch.tensor(gradient)], factor=scale.factor))
+        return weight.tolist()
+
+    assert step(8192.0, 0.0, -4096.0) == [-1.5, 0.5, 1.5]  # half of 1, less 2, 0 and -1
+    assert step(1.0, math.inf, 2.0) == [-0.75, 0.25, 0.75]  # decay alone
     assert scale.factor.item() == 2048.0
     for _ in range(2000):
-        scale.unscale([torch.ones(1)])
+        scale.adjust(torch.ones(()))
     assert scale.factor.item() == 4096.0
 
 

@@ -30,8 +30,9 @@ from torch import Tensor
 
 from ...errors import PRUError, check_positive
 from ..model import LanguageModel
-from .mode import evaluating
+from .segments import SegmentReader, learned_parameters
 from .static import Progress, Score, text_columns
+from .update import make_update
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,6 @@ class GradientStatistics:
         return torch.stack([rms.mean() for rms in self.rms]).mean()
 
 
-@torch.enable_grad()  # also where the caller has switched gradients off
 def gradient_statistics(
     model: LanguageModel,
     train: Tensor,
@@ -112,28 +112,23 @@ def gradient_statistics(
         train: (N,) the training text.
         batch: columns read side by side; each segment's loss is the mean over all of them.
         segment: steps of one gradient, the same as in `score_dynamic`.
-        progress: called after each segment.
+        progress: called after each segment, on a GPU now and then.
 
     Example:
         >>> statistics = gradient_statistics(model, corpus.train)           # doctest: +SKIP
         >>> statistics.segments                                             # doctest: +SKIP
         1859
     """
-    check_positive("segment", segment)
-    parameters = _learned(model)
-    squares = [torch.zeros_like(parameter) for parameter in parameters]
-    text = text_columns(model, train, batch)
-    segments = 0
-    with evaluating(model, gradients=True):
-        for nll in _segments(model, text, segment, progress):
-            gradients = torch.autograd.grad(nll.mean(), parameters, materialize_grads=True)
-            torch._foreach_addcmul_(squares, gradients, gradients)
-            segments += 1
+    squares = [torch.zeros_like(parameter) for parameter in learned_parameters(model)]
+
+    def add(gradients: tuple[Tensor, ...], losses: int) -> None:
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 / losses**2)
+
+    segments = SegmentReader(model, text_columns(model, train, batch), segment, add).read(progress)
     torch._foreach_div_(squares, float(segments))
     return GradientStatistics(list(torch._foreach_sqrt(squares)), segments)
 
 
-@torch.enable_grad()
 def score_dynamic(
     model: LanguageModel,
     ids: Tensor,
@@ -151,65 +146,71 @@ def score_dynamic(
         ids: (N,) the text; N - 1 tokens are scored, each before anything is learned from it.
         statistics: from `gradient_statistics` of the same model.
         settings: tuned on validation, see `torch_pru.lm.evaluation.tune`.
-        progress: called after each segment.
+        progress: called after each segment, on a GPU now and then.
 
     Example:
         >>> statistics = gradient_statistics(model, corpus.train)           # doctest: +SKIP
         >>> score_dynamic(model, corpus.test, statistics).perplexity        # doctest: +SKIP
         55.2
     """
-    start = time.perf_counter()
-    parameters = _learned(model)
-    if [rms.shape for rms in statistics.rms] != [parameter.shape for parameter in parameters]:
-        raise PRUError("the gradient statistics belong to another model: gather them with this one")
-    text = text_columns(model, ids, 1)
-    step = [settings.learning_rate / (rms + settings.epsilon) for rms in statistics.rms]
-    pull = [(settings.decay / statistics.mean * rms).clamp(max=1.0) for rms in statistics.rms]
-    total = torch.zeros((), dtype=torch.float64, device=text.device)
-    with evaluating(model, gradients=True), restored(parameters) as trained:
-        for nll in _segments(model, text, settings.segment, progress):
-            total += nll.detach().sum(dtype=torch.float64)
-            gradients = torch.autograd.grad(nll.mean(), parameters, materialize_grads=True)
-            with torch.no_grad():
-                torch._foreach_lerp_(parameters, trained, pull)  # w + decay * (w0 - w)
-                torch._foreach_addcmul_(parameters, gradients, step, value=-1.0)
-        tokens = len(text) - 1
-        return Score(total.item() / tokens, tokens, time.perf_counter() - start)
+    return DynamicEvaluation(model, ids, statistics, settings.segment).score(settings, progress)
+
+
+class DynamicEvaluation:
+    """A text that is scored with one setting or with many; on a GPU one CUDA graph serves them all.
+
+    The model's own weights learn inside ``score``; between two scores they are the trained ones.
+
+    Args:
+        model: the trained model.
+        ids: (N,) the text.
+        statistics: from `gradient_statistics` of the same model.
+        segment: tokens scored between two updates.
+
+    Example:
+        >>> evaluation = DynamicEvaluation(model, corpus.valid, statistics)     # doctest: +SKIP
+        >>> evaluation.score(DynamicSettings(learning_rate=4e-5)).perplexity    # doctest: +SKIP
+        57.8
+    """
+
+    def __init__(
+        self, model: LanguageModel, ids: Tensor, statistics: GradientStatistics, segment: int = 5
+    ) -> None:
+        self.parameters = learned_parameters(model)
+        if [rms.shape for rms in statistics.rms] != [parameter.shape for parameter in self.parameters]:
+            raise PRUError("the gradient statistics belong to another model: gather them with this one")
+        self.trained = [parameter.detach().clone() for parameter in self.parameters]
+        self.mean_rms = statistics.mean
+        self.update = make_update(self.parameters, self.trained, statistics.rms)
+        self.reader = SegmentReader(model, text_columns(model, ids, 1), segment, self.update.apply)
+
+    def score(self, settings: DynamicSettings, progress: Progress | None = None) -> Score:
+        """The perplexity with these settings, whose segment is that of the evaluation."""
+        if settings.segment != self.reader.segment:
+            raise PRUError(
+                f"segment={settings.segment}: this evaluation was made for segments of {self.reader.segment}"
+            )
+        start = time.perf_counter()
+        self.update.prepare(settings.learning_rate, settings.decay / self.mean_rms, settings.epsilon)
+        with restored(self.parameters, self.trained):
+            self.reader.read(progress)
+            tokens = len(self.reader.text) - 1
+            return Score(self.reader.total.item() / tokens, tokens, time.perf_counter() - start)
 
 
 @contextmanager
-def restored(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Hand out copies of ``parameters`` and copy them back at the end, also after an exception.
+def restored(parameters: list[Tensor], trained: list[Tensor]) -> Iterator[None]:
+    """Copy ``trained`` to ``parameters`` at the end, also after an exception.
 
     Example:
         >>> weight = torch.ones(2)
-        >>> with restored([weight]):
+        >>> with restored([weight], [weight.clone()]):
         ...     weight += 1
         >>> weight
         tensor([1., 1.])
     """
-    saved = [parameter.detach().clone() for parameter in parameters]
     try:
-        yield saved
+        yield
     finally:
         with torch.no_grad():
-            torch._foreach_copy_(parameters, saved)
-
-
-def _segments(
-    model: LanguageModel, text: Tensor, segment: int, progress: Progress | None
-) -> Iterator[Tensor]:
-    """The losses (n,) of each segment of ``text`` (T, B), with their graph, by the weights of that moment."""
-    steps, batch = len(text) - 1, text.shape[1]
-    state = model.initial_state(batch, text.device)
-    for start in range(0, steps, segment):
-        stop = min(start + segment, steps)
-        hidden = model.hidden(text[start:stop], state, None)
-        yield model.nll(hidden.raw.flatten(0, 1), text[start + 1 : stop + 1].flatten())
-        state = [(h.detach(), c.detach()) for h, c in hidden.state]
-        if progress is not None:
-            progress(stop * batch, steps * batch)
-
-
-def _learned(model: LanguageModel) -> list[Tensor]:
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+            torch._foreach_copy_(parameters, trained)

@@ -32,8 +32,8 @@ class Scores:
     Attributes:
         weights: SHA-256 of the weights that were scored.
         parameters: how many there are, by part.
-        results: method ("static", "dynamic", "cache") to split to perplexity, nll, tokens, seconds, device
-            and settings.
+        results: method ("static", "dynamic", "cache") to split to perplexity, nll, tokens, seconds,
+            device, precision and settings.
         tuning: method to its best settings on validation and every try.
 
     Example:
@@ -65,15 +65,19 @@ class Scores:
 
 
 def entry(
-    score: Score, device: str, settings: DynamicSettings | CacheSettings | None = None
+    score: Score,
+    device: str,
+    precision: str = "float32",
+    settings: DynamicSettings | CacheSettings | None = None,
 ) -> dict[str, Any]:
     """A score as plain values.
 
     Example:
         >>> entry(Score(0.0, 10, 0.1), "cpu")
-        {'perplexity': 1.0, 'nll': 0.0, 'tokens': 10, 'seconds': 0.1, 'device': 'cpu'}
+        {'perplexity': 1.0, 'nll': 0.0, 'tokens': 10, 'seconds': 0.1, 'device': 'cpu', 'precision': 'float32'}
     """
-    values: dict[str, Any] = {"perplexity": score.perplexity, **dataclasses.asdict(score), "device": device}
+    where = {"device": device, "precision": precision}
+    values: dict[str, Any] = {"perplexity": score.perplexity, **dataclasses.asdict(score), **where}
     return values if settings is None else {**values, "settings": dataclasses.asdict(settings)}
 
 

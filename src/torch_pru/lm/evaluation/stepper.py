@@ -1,15 +1,15 @@
 """One token after another through a model, as fast as its device allows.
 
-What is computed from weights alone is computed once, in a copy of the model. On a GPU the rest, a dozen
-small kernels a token, is captured as a CUDA graph and replayed.
+What is computed from weights alone is computed once, in a copy of the model. On a GPU the rest is a few
+kernels a token, captured as a CUDA graph and replayed.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,10 @@ from torch_pru.ops.products import SIXTEEN_BITS, is_unit_major, product_dtype
 
 from ..model import LanguageModel, State
 from ..softmax import Softmax, full_precision
+from .fused import FusedModel, can_fuse, cells_of
+from .replay import Replayed, can_replay, on_device
 
-CHUNK = 16
+CHUNK = 32
 """Likeliest words that one graph finds: the host looks in once for all of them."""
 
 
@@ -57,12 +59,13 @@ class Stepper:
         self.dtype = dtype or product_dtype(weight)
         with _exactly_on(self.device):
             self.model = frozen(model, self.dtype)
-        if graph is None:  # cuDNN's own tricks with an nn.LSTM's weights are left alone
-            graph = weight.is_cuda and all(isinstance(layer, PRU) for layer in model.layers)
+        if graph is None:
+            graph = can_replay(model)
         self.wide = torch.promote_types(self.dtype, torch.float32)
         self.state = self._initial_state()
         self.scores = torch.zeros(1, model.vocabulary_size, device=self.device, dtype=self.wide)
         self.offset = self._offset(model, barred)
+        self.fused = FusedModel(self.model, self.offset) if can_fuse(self.model) else None
         self.token = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.words = torch.zeros(CHUNK, 1, dtype=torch.int64, device=self.device)
         self._read_token, self._find_words = Replayed(graph), Replayed(graph)
@@ -105,6 +108,9 @@ class Stepper:
 
     def _find_likeliest(self) -> None:
         scores, state = self.scores, self.state
+        if self.fused is not None:
+            self._keep(*self.fused.find(self.words, scores, state))
+            return
         for word in self.words:
             torch.argmax(scores, -1, out=word)
             scores, state = self._run(word, state)
@@ -115,6 +121,8 @@ class Stepper:
 
     def _run(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Scores (1, V) and state after ``tokens`` (T,)."""
+        if self.fused is not None and len(tokens) == 1:
+            return self.fused.read(tokens, state)
         values, after = self.model.embedding(tokens[:, None]), []
         for layer, before in zip(self.model.layers, state, strict=True):
             values, layer_state = _run_layer(layer, values, before)
@@ -152,41 +160,6 @@ class Stepper:
         return state
 
 
-class Replayed:
-    """Runs a function as it stands at the first call, captures it at the second, and then replays it.
-
-    The first run compiles and warms up all that the function needs. The function must be the same at every
-    call, and read and write tensors that stay where they are.
-
-    Args:
-        graph: False runs the function as it stands at every call.
-
-    Example:
-        >>> total, replayed = torch.zeros(1), Replayed(graph=False)
-        >>> for _ in range(2):
-        ...     replayed(lambda: total.add_(1))
-        >>> total
-        tensor([2.])
-    """
-
-    def __init__(self, graph: bool) -> None:
-        self.graph, self.warm = graph, False
-        self.captured: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self, run: Callable[[], object]) -> None:
-        if not (self.warm and self.graph):
-            run()
-            self.warm = True
-            return
-        if self.captured is None:
-            captured = torch.cuda.CUDAGraph()
-            # Other threads may go on using the device meanwhile.
-            with torch.cuda.graph(captured, capture_error_mode="thread_local"):
-                run()
-            self.captured = captured
-        self.captured.replay()
-
-
 @torch.no_grad()
 def frozen(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
     """A copy of a model for evaluation in ``dtype``, with as little as possible left to compute from weights.
@@ -204,13 +177,9 @@ def frozen(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
     generators = [layer.generator for layer in model.layers if isinstance(layer, PRU)]
     shared = {id(generator): generator for generator in generators if generator is not None}
     result = copy.deepcopy(model, shared).eval().requires_grad_(False).to(dtype)
-    for cell, original in zip(_cells(result), _cells(model), strict=True):
+    for cell, original in zip(cells_of(result), cells_of(model), strict=True):
         _simplify(cell, original, dtype)
     return result
-
-
-def _cells(model: LanguageModel) -> list[PRUCell]:
-    return [module for module in model.modules() if isinstance(module, PRUCell)]
 
 
 def _simplify(cell: PRUCell, original: PRUCell, dtype: torch.dtype) -> None:
@@ -273,6 +242,5 @@ def _wide_product(hidden: Tensor, weight: Tensor) -> Tensor:
 @contextmanager
 def _exactly_on(device: torch.device) -> Iterator[None]:
     """The device is the current one, and autocast, which was heeded before, casts nothing."""
-    guard = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-    with guard, torch.autocast(device.type, enabled=False):
+    with on_device(device), torch.autocast(device.type, enabled=False):
         yield

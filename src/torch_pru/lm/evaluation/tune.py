@@ -1,6 +1,6 @@
 """Settings of dynamic evaluation and of the cache, chosen by a grid on the validation text.
 
-The grid sees only the first 30,000 tokens of it, which costs minutes. The test text has no part in it.
+The grid sees only its first 30,000 tokens, which costs minutes on a GPU. The test text has no part in it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..model import LanguageModel
 from .cache import QUERIES, CacheSettings, mix, point
-from .dynamic import DynamicSettings, GradientStatistics, score_dynamic
-from .static import scored_windows
+from .dynamic import DynamicEvaluation, DynamicSettings, GradientStatistics
+from .static import Progress, scored_windows
 
 TOKENS = 30_000
 LEARNING_RATES = (3e-5, 4e-5, 5e-5, 6e-5, 7e-5, 1e-4)  # the public code's grid, for segments of 5
@@ -68,8 +68,11 @@ def tune_dynamic(
     learning_rates: Sequence[float] = LEARNING_RATES,
     decays: Sequence[float] = DECAYS,
     on_try: OnTry[DynamicSettings] | None = None,
+    progress: Progress | None = None,
 ) -> Tuning[DynamicSettings]:
     """The best learning rate and decay on the first ``tokens`` of ``valid`` (N,).
+
+    ``progress`` counts the tokens of all tries together.
 
     Example:
         >>> statistics = gradient_statistics(model, corpus.train)               # doctest: +SKIP
@@ -78,9 +81,15 @@ def tune_dynamic(
     """
     tries: list[Try[DynamicSettings]] = []
     grid = list(itertools.product(decays, learning_rates))
+    evaluation = DynamicEvaluation(model, valid[:tokens], statistics)
+
+    def advance(done: int, tokens: int) -> None:
+        if progress is not None:
+            progress(len(tries) * tokens + done, len(grid) * tokens)
+
     for decay, learning_rate in grid:
         settings = DynamicSettings(learning_rate=learning_rate, decay=decay)
-        found = score_dynamic(model, valid[:tokens], statistics, settings)
+        found = evaluation.score(settings, advance)
         tries.append(Try(settings, found.perplexity))
         if on_try is not None:
             on_try(tries[-1], len(tries), len(grid))

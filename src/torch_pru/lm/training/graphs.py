@@ -83,15 +83,12 @@ class GraphedStep:
             return None
 
     def _set_state(self, state: State) -> None:
-        for own, given in zip(self.state, state, strict=True):
-            own[0].copy_(given[0])
-            own[1].copy_(given[1])
+        torch._foreach_copy_(_flat(self.state), _flat(state))
 
     def _run(self, length: int) -> None:
-        rows = self.rows[:length] + self.first_row
-        state, loss = self.step(self.text[rows], self.text[rows + 1], self.state)
-        self._set_state(state)
-        self.loss.copy_(loss)
+        window = self.text[self.rows[: length + 1] + self.first_row]
+        state, loss = self.step(window[:-1], window[1:], self.state)
+        torch._foreach_copy_([*_flat(self.state), self.loss], [*_flat(state), loss])
 
     def _capture(self, length: int) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
@@ -108,3 +105,7 @@ class GraphedStep:
             graph.capture_end()
         torch.cuda.current_stream().wait_stream(self.stream)
         return graph
+
+
+def _flat(state: State) -> list[Tensor]:
+    return [tensor for pair in state for tensor in pair]

@@ -8,11 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torch_pru.ops.cuda.elementwise import sgd_step
+from torch_pru.ops.cuda import update
+
+
+class Watch(NamedTuple):
+    """What remembers the first step that went wrong; the host looks when it waits for the device anyway."""
+
+    loss: Tensor  # 0-d, of this step
+    steps: Tensor  # 0-d, steps taken before this one; one is added
+    first_bad: Tensor  # 0-d, the first step whose loss or gradient was not finite, or -1
+
+    def look(self, norm: Tensor) -> None:
+        """Count the step, whose gradient has this norm."""
+        self.steps.add_(1)
+        wrong = ~(torch.isfinite(self.loss) & torch.isfinite(norm)) & (self.first_bad < 0)
+        self.first_bad.copy_(torch.where(wrong, self.steps, self.first_bad))
 
 
 class AveragedSGD:
@@ -45,7 +60,7 @@ class AveragedSGD:
         self.average_weight = torch.zeros((), device=like.device, dtype=like.dtype)  # 1 / n
         self.averages: list[Tensor] | None = None
         self.averaged_steps = 0
-        self.fused = like.is_cuda and like.dtype == torch.float32
+        self.fused = like.is_cuda and like.dtype == torch.float32 and all(map(_fits, self.parameters))
 
     def start_averaging(self) -> None:
         """Begin a new average with the next step, in float32 at least: 1/n falls to 4e-6 (trap 11)."""
@@ -61,36 +76,57 @@ class AveragedSGD:
             self.average_weight.fill_(1 / self.averaged_steps)
 
     @torch.no_grad()
-    def apply(self, gradients: list[Tensor]) -> Tensor:
-        """Take a step along ``gradients``, which are used up; returns their norm before clipping, 0-d."""
-        norm = global_norm(gradients)
+    def apply(
+        self, gradients: list[Tensor], *, factor: Tensor | None = None, watch: Watch | None = None
+    ) -> Tensor:
+        """Take a step along ``gradients``.
+
+        Args:
+            gradients: of the loss, in the order of the parameters; two of them may be one tensor.
+            factor: 0-d, what the loss was multiplied by; the gradients are divided by it. Where they
+                overflowed, the step is taken with a gradient of zero, and the watch thinks no ill of it.
+            watch: kept up to date.
+
+        Returns:
+            0-d, the norm of ``gradients`` as they are.
+        """
         if self.fused:
-            self._apply_fused(gradients, norm)
-        else:
-            self._apply_plain(gradients, norm)
+            return update.update(
+                self.parameters,
+                gradients,
+                self.averages,
+                rate=self.learning_rate,
+                share=self.average_weight,
+                factor=factor,
+                watch=watch,
+                clip=self.clip,
+                decay=self.weight_decay,
+            )
+        norm = length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        if factor is not None:
+            overflow = ~torch.isfinite(norm)
+            length = norm.masked_fill(overflow, 0.0) / factor
+            gradients = [gradient.masked_fill(overflow, 0.0) / factor for gradient in gradients]
+        self._apply_plain(gradients, length)
+        if watch is not None:
+            watch.look(length)
         return norm
 
-    def _apply_fused(self, gradients: list[Tensor], norm: Tensor) -> None:
-        """One pass over each weight, where several would read and write it again and again."""
-        averages = [None] * len(gradients) if self.averages is None else self.averages
-        numbers = (norm, self.learning_rate, self.average_weight)
-        for weight, gradient, average in zip(self.parameters, gradients, averages, strict=True):
-            sgd_step(weight, gradient, average, *numbers, clip=self.clip, decay=self.weight_decay)
-
     def _apply_plain(self, gradients: list[Tensor], norm: Tensor) -> None:
-        torch._foreach_mul_(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
-        torch._foreach_add_(gradients, self.parameters, alpha=self.weight_decay)
-        torch._foreach_mul_(gradients, self.learning_rate)
-        torch._foreach_sub_(self.parameters, gradients)
+        # New tensors first: two biases of a gate have one gradient, which must be scaled once.
+        change = torch._foreach_mul(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
+        torch._foreach_add_(change, self.parameters, alpha=self.weight_decay)
+        torch._foreach_mul_(change, self.learning_rate)
+        torch._foreach_sub_(self.parameters, change)
         if self.averages is not None:
             change = torch._foreach_sub(self.parameters, self.averages)
             torch._foreach_mul_(change, self.average_weight)
             torch._foreach_add_(self.averages, change)
 
 
-def global_norm(tensors: list[Tensor]) -> Tensor:
-    """The norm over all elements of all tensors, 0-d on their device."""
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors)))
+def _fits(weight: Tensor) -> bool:
+    """Whether the fused update takes a weight of this size and layout."""
+    return weight.is_contiguous() and weight.numel() <= update.LARGEST
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.training.optimizer import global_norm
 
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -40,16 +39,16 @@ def check_precision(precision: str, device: torch.device, model: nn.Module) -> N
 class LossScale:
     """Keeps float16 gradients off the ends of their range; the host never waits for it.
 
-    The loss is multiplied by a factor before the backward pass and the gradients are divided by it. A step
-    whose gradients overflow is skipped (its gradients become zero) and the factor halved; after 2,000
-    steps without that it is doubled. ``torch.amp.GradScaler`` does the same, but waits every step.
+    The loss is multiplied by a factor before the backward pass, and the optimizer divides the gradients by
+    it. A step whose gradients overflow is skipped (the optimizer takes them for zero) and the factor
+    halved; after 2,000 steps without that it is doubled. ``torch.amp.GradScaler`` does the same, but waits
+    every step.
 
     Example:
         >>> scale = LossScale(torch.device("cpu"))
-        >>> gradients = [torch.full((2,), 8192.0), torch.tensor([torch.inf])]
-        >>> scale.unscale(gradients)
-        >>> gradients, scale.factor.item()
-        ([tensor([0., 0.]), tensor([0.])], 2048.0)
+        >>> scale.adjust(torch.tensor(torch.inf))
+        >>> scale.factor.item()
+        2048.0
     """
 
     START, LARGEST, PATIENCE = 2.0**12, 2.0**20, 2000
@@ -59,12 +58,9 @@ class LossScale:
         self.streak = torch.zeros((), device=device)  # steps since the factor changed
 
     @torch.no_grad()
-    def unscale(self, gradients: list[Tensor]) -> None:
-        """Divide ``gradients`` by the factor in place, or make them zero where one overflowed."""
-        finite = torch.isfinite(global_norm(gradients))
-        for gradient in gradients:
-            gradient.masked_fill_(~finite, 0.0)
-        torch._foreach_div_(gradients, self.factor)
+    def adjust(self, norm: Tensor) -> None:
+        """Set the next step's factor, ``norm`` being that of this step's scaled gradients, 0-d."""
+        finite = torch.isfinite(norm)
         self.streak.copy_(torch.where(finite, self.streak + 1, 0.0))
         grow = self.streak >= self.PATIENCE
         self.streak.masked_fill_(grow, 0.0)

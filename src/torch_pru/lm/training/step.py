@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from torch_pru.lm.config import RegularisationConfig
 from torch_pru.lm.dropout import Masks
-from torch_pru.lm.model import Hidden, LanguageModel, State
-from torch_pru.lm.softmax import full_precision
+from torch_pru.lm.model import LanguageModel, State
 from torch_pru.lm.training.distributed import World
-from torch_pru.lm.training.optimizer import AveragedSGD
+from torch_pru.lm.training.optimizer import AveragedSGD, Watch
+from torch_pru.lm.training.penalties import penalties
 from torch_pru.lm.training.precision import LossScale, computing
+from torch_pru.ops.lookup import add_rows
 
 
 class TrainingStep:
@@ -39,9 +40,11 @@ class TrainingStep:
         *,
         precision: str = "float32",
     ) -> None:
-        device = model.embedding.weight.device
+        embedding = model.embedding.weight
+        device = embedding.device
         self.model = model
         self.optimizer = optimizer
+        self.place_of_embedding = [weight is embedding for weight in optimizer.parameters].index(True)
         self.masks = masks
         self.world = world
         self.precision = precision
@@ -61,35 +64,29 @@ class TrainingStep:
             The state after the window, detached (trap 6), and the mean cross-entropy over the batch of all
             processes, 0-d on the device.
         """
+        vectors = F.embedding(tokens, self.model.embedding.weight.detach()).requires_grad_()
         with computing(self.precision, tokens.device):
-            hidden = self.model.hidden(tokens, state, self.masks)
+            hidden = self.model.hidden(tokens, state, self.masks, vectors)
             entropy = self.model.nll(hidden.dropped, targets, self.masks).mean()
         loss = entropy + penalties(hidden, self.model.regularisation)
-        scaled = loss if self.loss_scale is None else loss * self.loss_scale.factor
-        gradients = [g.contiguous() for g in torch.autograd.grad(scaled, self.optimizer.parameters)]
+        gradients = self._gradients(loss, tokens, vectors)
         # The loss travels with the gradients, so that every process sees the same number.
         entropy = entropy.detach().to(gradients[0].dtype)
         self.world.average([*gradients, entropy])
+        watch = Watch(entropy, self.steps, self.first_bad)
+        factor = None if self.loss_scale is None else self.loss_scale.factor
+        norm = self.optimizer.apply(gradients, factor=factor, watch=watch)
         if self.loss_scale is not None:
-            self.loss_scale.unscale(gradients)
-        norm = self.optimizer.apply(gradients)
-        self._watch(entropy, norm)
+            self.loss_scale.adjust(norm)
         return [(h.detach(), c.detach()) for h, c in hidden.state], entropy
 
-    @torch.no_grad()
-    def _watch(self, entropy: Tensor, norm: Tensor) -> None:
-        """Remember the first step that went wrong; the host looks when it waits for the device anyway."""
-        self.steps.add_(1)
-        wrong = ~(torch.isfinite(entropy) & torch.isfinite(norm)) & (self.first_bad < 0)
-        self.first_bad.copy_(torch.where(wrong, self.steps, self.first_bad))
+    def _gradients(self, loss: Tensor, tokens: Tensor, vectors: Tensor) -> list[Tensor]:
+        """The gradients of all weights, times the loss scale's factor.
 
-
-def penalties(hidden: Hidden, rates: RegularisationConfig) -> Tensor | float:
-    """AR on the *dropped* output, TAR on the change over time of the *raw* output (trap 5), in float32."""
-    total: Tensor | float = 0.0
-    if rates.activation:
-        total = total + rates.activation * full_precision(hidden.dropped).pow(2).mean()
-    if rates.temporal:
-        raw = full_precision(hidden.raw)
-        total = total + rates.temporal * (raw[1:] - raw[:-1]).pow(2).mean()
-    return total
+        The embedding is used twice, by the decoder and by the lookup of ``vectors``. The lookup's share, a
+        few rows, is added to the decoder's in place; autograd would add two tensors of the embedding's size.
+        """
+        scaled = loss if self.loss_scale is None else loss * self.loss_scale.factor
+        *gradients, rows = torch.autograd.grad(scaled, [*self.optimizer.parameters, vectors])
+        add_rows(gradients[self.place_of_embedding], tokens.flatten(), rows.flatten(0, 1))
+        return gradients

@@ -5,26 +5,14 @@ Importing this needs neither a GPU nor cuda-bindings.
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-
 import torch
 from torch import Tensor
 
-from .launch import device_of, share
+from .launch import device_of, missing, share
 from .plan import choose
-from .recurrence import backward, forward, gradients_like, saved_like
+from .recurrence import backward, forward, gradients_like, saved_like, weight_gradient_like
 
-__all__ = ["backward", "covers", "forward", "gradients_like", "saved_like", "share"]
-
-
-@functools.cache
-def _missing() -> str | None:
-    try:
-        found = importlib.util.find_spec("cuda.bindings.nvrtc") is not None
-    except ModuleNotFoundError:
-        found = False
-    return None if found else "cuda-bindings is not installed"
+__all__ = ["backward", "covers", "forward", "gradients_like", "saved_like", "share", "weight_gradient_like"]
 
 
 def covers(gates: Tensor, weight: Tensor, lengths: Tensor | None, training: bool) -> str | None:
@@ -35,8 +23,8 @@ def covers(gates: Tensor, weight: Tensor, lengths: Tensor | None, training: bool
         return f"{gates.dtype} operands: the kernels take float16 and bfloat16"
     if gates.shape[0] == 0 or gates.shape[1] == 0:
         return "there is nothing to do: no steps or no batch"
-    if _missing():
-        return _missing()
+    if missing():
+        return missing()
     device = device_of(gates.device.index)
     groups, _, size, _ = weight.shape
     bf16 = gates.dtype == torch.bfloat16

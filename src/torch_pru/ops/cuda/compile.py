@@ -19,7 +19,22 @@ SOURCES = {
     "backward_grid": ("common.cu", "grid.cu", "backward_grid.cu"),
     "forward_token": ("common.cu", "forward_token.cu"),
     "cross_entropy": ("common.cu", "cross_entropy.cu"),
+    "decoder_operand": ("common.cu", "decoder_operand.cu"),
+    "decoder_rows": ("common.cu", "decoder_rows.cu"),
+    "add_rows": ("common.cu", "add_rows.cu"),
+    "gradient_squares": ("common.cu", "sgd.cu"),
+    "drop": ("common.cu", "packs.cu", "drop.cu"),
+    "penalties": ("common.cu", "packs.cu", "penalties.cu"),
+    "penalties_backward": ("common.cu", "packs.cu", "penalties_backward.cu"),
+    "backward_tail": ("common.cu", "packs.cu", "backward_tail.cu"),
     "sgd": ("common.cu", "sgd.cu"),
+    "fold": ("common.cu", "packs.cu", "fold.cu"),
+    "unfold": ("common.cu", "packs.cu", "fold.cu"),
+    "spread": ("common.cu", "residual.cu"),
+    "collect": ("common.cu", "residual.cu"),
+    "dynamic": ("common.cu", "dynamic.cu"),
+    "token_layer": ("common.cu", "token.cu", "token_layer.cu"),
+    "token_scores": ("common.cu", "token.cu", "token_scores.cu"),
 }
 OPTIONS = ("-std=c++17",)
 DIGEST_BYTES = 32
@@ -32,7 +47,7 @@ class CompileError(RuntimeError):
 @functools.cache
 def source(kernel: str) -> str:
     """The kernel's whole text; the parts are joined here because the compiler sees no include path."""
-    here = resources.files(__package__)
+    here = resources.files(__package__) / "kernels"
     return "\n".join(f'#line 1 "{name}"\n{(here / name).read_text()}' for name in SOURCES[kernel])
 
 

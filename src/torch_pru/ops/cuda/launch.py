@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import struct
 import threading
 from collections.abc import Iterable
@@ -25,6 +26,21 @@ def _checked(answer, what: str):
     return answer[1] if len(answer) == 2 else answer[1:]
 
 
+@torch.compiler.assume_constant_result  # a compiler asks once, and looks no further
+def missing() -> str | None:
+    """Why no kernel can be compiled and launched, or None."""
+    return _missing()
+
+
+@functools.cache
+def _missing() -> str | None:
+    try:
+        found = importlib.util.find_spec("cuda.bindings.nvrtc") is not None
+    except ModuleNotFoundError:
+        found = False
+    return None if found else "cuda-bindings is not installed"
+
+
 _runs = 1
 
 
@@ -34,7 +50,9 @@ def share(runs: int) -> None:
     _runs = runs
 
 
+@torch.compiler.assume_constant_result
 def device_of(index: int) -> Device:
+    """What the planner has to know of a GPU."""
     return _device(index, _runs)
 
 
@@ -49,13 +67,30 @@ def _device(index: int, runs: int) -> Device:
     )
 
 
+_thread = threading.local()
+
+
+def _make_context_current(index: int) -> None:
+    """Once a thread. PyTorch leaves it to the CUDA runtime, which does it when the thread first calls it.
+
+    Autograd runs backward in threads whose first call may be ours.
+    """
+    if getattr(_thread, "ready", False):
+        return
+    from cuda.bindings import driver
+
+    if int(_checked(driver.cuCtxGetCurrent(), "asking for the context")) == 0:
+        context = _checked(driver.cuDevicePrimaryCtxRetain(index), "asking for the primary context")
+        _checked(driver.cuCtxSetCurrent(context), "setting the context")
+    _thread.ready = True
+
+
 class Kernel:
     """One variant, loaded into one device's primary context, with its launch configuration."""
 
     def __init__(self, launch: Launch, index: int):
         from cuda.bindings import driver
 
-        torch.cuda.current_stream(index)  # makes PyTorch create the primary context
         code = compiler.cubin(launch.kernel, launch.constants, device_of(index).architecture)
         self._module = _checked(driver.cuModuleLoadData(code), f"loading {launch.kernel}")
         found = driver.cuModuleGetFunction(self._module, launch.kernel.encode())
@@ -112,4 +147,23 @@ def launch_on(
     """Launch on PyTorch's current stream; the kernel's one argument is the pointers, then the numbers."""
     pointers = (0 if tensor is None else tensor.data_ptr() for tensor in tensors)
     with torch.cuda.device(device):
+        _make_context_current(device.index)
         kernel(launch, device.index)(torch.cuda.current_stream(device).cuda_stream, *pointers, *numbers)
+
+
+def pass_over(
+    kernel: str,
+    constants: tuple[tuple[str, int], ...],
+    device: torch.device,
+    *,
+    threads: int,
+    per_multiprocessor: int,
+) -> Launch:
+    """A launch of as many blocks as fill the device; each walks over its share of the data."""
+    blocks = per_multiprocessor * device_of(device.index).multiprocessors
+    return Launch(kernel, (*constants, ("THREADS", threads)), (blocks, 1), threads)
+
+
+def bits(number: float) -> int:
+    """A double as the 64-bit word that carries it to a kernel."""
+    return struct.unpack("<q", struct.pack("<d", number))[0]

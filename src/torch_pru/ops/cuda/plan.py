@@ -58,10 +58,10 @@ class Launch:
     constants: tuple[tuple[str, int], ...]
     blocks: tuple[int, int]
     threads: int
-    cluster: int
-    shared_bytes: int
-    bias_rows: int  # backward: rows of partial bias gradients the kernel leaves
-    cooperative: bool  # blocks wait for one another: all of them run at once, or none starts
+    cluster: int = 1
+    shared_bytes: int = 0
+    bias_rows: int = 0  # backward: rows of partial bias gradients the kernel leaves
+    cooperative: bool = False  # blocks wait for one another: all of them run at once, or none starts
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,6 @@ def cluster_launch(device: Device, held: Team, batch: int, groups: int, bf16: bo
         cluster=held.cluster,
         shared_bytes=2 * (elements + 64),
         bias_rows=8 * ceil_div(batch, columns),
-        cooperative=False,
     )
 
 
@@ -188,7 +187,6 @@ def _grid_launch(
         ),
         blocks=(ceil_div(padded, units), groups),
         threads=32 * warps,
-        cluster=1,
         shared_bytes=4 * (sums + cells) + (parts - held) * 2 * tall * warps * 32 * 16,
         bias_rows=8 * tiles,
         cooperative=True,
@@ -202,10 +200,6 @@ def token_launch(size: int, batch: int, groups: int, bf16: bool) -> Launch:
         constants=(("D", size), ("THREADS", TOKEN_THREADS), ("BF16", int(bf16))),
         blocks=(ceil_div(groups * size, TOKEN_THREADS // 32), batch),
         threads=TOKEN_THREADS,
-        cluster=1,
-        shared_bytes=0,
-        bias_rows=0,
-        cooperative=False,
     )
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .launch import device_of, launch_on
+from .passes import backward_tail
 from .plan import Launch, choose, round_up
 
 SAVED = torch.float16  # activations and cells, whatever the operands are; see common.cu
@@ -85,61 +86,45 @@ def backward(
         dgates.view(torch.int16).fill_(-1)  # the grid variant's "not there yet"
     dh0 = torch.empty((batch, width), dtype=torch.float32, device=device)
     dc0 = torch.empty_like(dh0)
-    dbias = torch.empty((launch.bias_rows, width, 4), dtype=torch.float32, device=device)
+    bias_parts = torch.empty((launch.bias_rows, width, 4), dtype=torch.float32, device=device)
     saved = (activations.permute(0, 1, 3, 2).contiguous(), cells, lengths)
     inputs = (grad_out, grad_hn, grad_cn, weight.to(dtype).contiguous(), cells0, *saved)
-    launch_on(launch, device, (*inputs, dgates, dh0, dc0, dbias), (steps, batch, groups, int(reverse)))
-    dweight = weight_gradient(dgates, out, h0, groups, lengths, reverse, weight.dtype)
-    return (
-        dgates.permute(0, 1, 3, 2),
-        dweight,
-        dbias.sum(0).t().contiguous(),
-        dh0.to(h0.dtype),
-        dc0.to(c0.dtype),
-    )
+    launch_on(launch, device, (*inputs, dgates, dh0, dc0, bias_parts), (steps, batch, groups, int(reverse)))
+    before, dbias = backward_tail(out, h0, bias_parts, groups, lengths, reverse)
+    dweight = weight_gradient(dgates, before, weight.dtype)
+    return dgates.permute(0, 1, 3, 2), dweight, dbias, dh0.to(h0.dtype), dc0.to(c0.dtype)
 
 
-def weight_gradient(
-    dgates: Tensor,
-    out: Tensor,
-    h0: Tensor,
-    groups: int,
-    lengths: Tensor | None,
-    reverse: bool,
-    dtype: torch.dtype,
-) -> Tensor:
-    """All steps' outer products of gate gradients (T, B, M, 4) and the h before: one product per group."""
-    steps, batch, width = out.shape
-    rows, size = steps * batch, width // groups
-    left = dgates.view(rows, groups, 4 * size).permute(1, 2, 0)
-    right = hidden_before(out, h0, groups, lengths, reverse).view(rows, groups, -1).transpose(0, 1)
-    if dtype == torch.float32 and out.is_cuda:
+def weight_gradient(dgates: Tensor, before: Tensor, dtype: torch.dtype) -> Tensor:
+    """All steps' outer products of gate gradients and the h before: one product per group.
+
+    Args:
+        dgates: (T, B, M, 4).
+        before: (T, B, G, padded), the hidden state each step started from.
+
+    Returns:
+        (G, 4, D, D) in ``dtype``, a view of the product; see :func:`weight_gradient_like`.
+    """
+    steps, batch, groups, _ = before.shape
+    size = dgates.shape[2] // groups
+    left = dgates.view(steps * batch, groups, 4 * size).permute(1, 2, 0)
+    right = before.flatten(0, 1).transpose(0, 1)
+    if dtype == torch.float32 and before.is_cuda:
         product = torch.bmm(left, right, out_dtype=torch.float32)
     else:
         product = torch.bmm(left, right).to(dtype)
-    return product.view(groups, size, 4, -1)[..., :size].transpose(1, 2).contiguous()
+    return _by_gate(product, size)
 
 
-def hidden_before(out: Tensor, h0: Tensor, groups: int, lengths: Tensor | None, reverse: bool) -> Tensor:
-    """The hidden state each step started from, (T, B, G, padded).
+def weight_gradient_like(weight: Tensor) -> Tensor:
+    """Unwritten gradient of weight (G, 4, D, D): a view of (G, D, 4, padded), as the product leaves it."""
+    groups, _, size, _ = weight.shape
+    return _by_gate(weight.new_empty(groups, 4 * size, round_up(size, 8)), size)
 
-    Groups start at multiples of 16 bytes, without which the product takes four times as long. Idle steps may
-    hold anything finite, for their gradients are zero; the padding may hold anything at all.
-    """
-    steps, batch, width = out.shape
-    size = width // groups
-    before = torch.empty((steps, batch, groups, round_up(size, 8)), dtype=out.dtype, device=out.device)
-    filled = before[..., :size]
-    out, h0 = out.view(steps, batch, groups, size), h0.reshape(batch, groups, size)
-    if not reverse:
-        filled[1:].copy_(out[:-1])
-        filled[0].copy_(h0)
-        return before
-    filled[:-1].copy_(out[1:])
-    filled[-1].copy_(h0)
-    if lengths is not None:
-        filled[(lengths - 1).clamp(min=0), torch.arange(batch, device=out.device)] = h0.to(out.dtype)
-    return before
+
+def _by_gate(product: Tensor, size: int) -> Tensor:
+    """(G, D·4, padded) as (G, 4, D, D)."""
+    return product.unflatten(1, (size, 4))[..., :size].transpose(1, 2)
 
 
 def _launch(

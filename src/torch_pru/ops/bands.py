@@ -1,0 +1,108 @@
+"""The pooling of a pyramid as a matrix of small whole numbers, and the band of it that is not zero."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+ALIGNMENT = 8
+"""Rows of this many 16-bit values fill 16 bytes: products are several times faster on rows that do."""
+
+
+def pooling_counts(
+    features: int, windows: tuple[int, ...], device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """How often each of N features goes into each feature after average pooling by ``windows``: (N/2^k, N).
+
+    The pooling itself is this over the product of the windows; a window of 1 skips every second feature.
+    Counts are small whole numbers, which 16 bits hold exactly; a third they do not.
+
+    Example:
+        >>> pooling_counts(6, (3,), torch.device("cpu"), torch.int64)
+        tensor([[1, 1, 0, 0, 0, 0],
+                [0, 1, 1, 1, 0, 0],
+                [0, 0, 0, 1, 1, 1]])
+    """
+    if torch.compiler.is_compiling():  # what a tracer sees must not be kept
+        return _count(features, windows, device, dtype)
+    return _kept_count(features, windows, device, dtype)
+
+
+def _count(features: int, windows: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    views = torch.eye(features, device=device, dtype=torch.float64)
+    for window in windows:
+        views = F.pad(views, (window // 2, window // 2)).unfold(-1, window, 2).sum(-1)
+    return views.t().to(dtype).contiguous()
+
+
+@functools.lru_cache(maxsize=64)
+def _kept_count(features: int, windows: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):  # a later call may need it for a gradient
+        return _count(features, windows, device, dtype)
+
+
+@dataclass(frozen=True)
+class Band:
+    """A matrix whose columns are zero but for a few rows side by side.
+
+    Attributes:
+        first: (columns,) int32, the row where each column's part starts.
+        share: (width, columns) float32, the values from there on.
+    """
+
+    first: Tensor
+    share: Tensor
+
+    def combine(self, values: Tensor) -> Tensor:
+        """values (…, rows) times the matrix: (…, columns)."""
+        rows = self.first.long()
+        parts = (values[..., rows + j] * share.to(values.dtype) for j, share in enumerate(self.share))
+        return functools.reduce(torch.add, parts)
+
+
+@dataclass(frozen=True)
+class Level:
+    """The pooling (N/2^k, N) from the input down to level k of a pyramid, and its transpose.
+
+    Attributes:
+        fold: for each input feature what pooled features it goes into. Its columns go on to a multiple of
+            ``ALIGNMENT``, the last of them zero.
+        unfold: for each pooled feature what input features go into it.
+    """
+
+    fold: Band
+    unfold: Band
+
+
+@functools.cache  # never given up: a CUDA graph goes on reading what it was captured with
+def pooling_levels(features: int, windows: tuple[int, ...], device: torch.device) -> tuple[Level, ...]:
+    """The pooling down to each level below the first; ``windows`` has one for each of these levels."""
+    return tuple(_level(features, windows[: k + 1], device) for k in range(len(windows)))
+
+
+def _level(features: int, windows: tuple[int, ...], device: torch.device) -> Level:
+    with torch.inference_mode(False):
+        counts = _count(features, windows, torch.device("cpu"), torch.float64)
+        matrix = counts / math.prod(windows)
+        extended = F.pad(matrix, (0, aligned(features) - features))
+        return Level(_band(extended, device), _band(matrix.t(), device))
+
+
+def _band(matrix: Tensor, device: torch.device) -> Band:
+    rows, there = matrix.shape[0], (matrix != 0).int()
+    first, last = there.argmax(0), rows - 1 - there.flip(0).argmax(0)
+    spans = torch.where(there.any(0), last - first + 1, 1)
+    width = int(spans.max())
+    first = first.clamp(max=rows - width)  # so that first + width never leaves the matrix
+    share = matrix.gather(0, first + torch.arange(width).unsqueeze(1))
+    return Band(first.int().to(device), share.float().to(device))
+
+
+def aligned(features: int) -> int:
+    """The next multiple of ``ALIGNMENT``."""
+    return -(-features // ALIGNMENT) * ALIGNMENT

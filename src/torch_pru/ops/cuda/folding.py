@@ -1,0 +1,105 @@
+"""The passes around the input product of a layer as kernels; ``ops/folding.py`` says what each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torch_pru.ops import folding
+from torch_pru.ops.bands import Band, aligned, pooling_levels
+
+from .launch import device_of, launch_on, missing, pass_over
+from .plan import Launch
+
+THREADS = 512
+BLOCKS_PER_MULTIPROCESSOR = 3  # as many as fit at once
+GATES = 4  # of the kernels for a residual
+LARGEST = 2**31  # what 32 bits index
+
+
+def covers(device: torch.device, rows: int, columns: int) -> bool:
+    """Whether these kernels serve a W' of (rows, columns); ``ops/folding.py`` serves any."""
+    return missing() is None and device_of(device.index).capability >= (8, 0) and rows * columns < LARGEST
+
+
+def fold(weights: Sequence[Tensor], windows: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    kind = weights[0].dtype if weights[0].dtype in (torch.float32, dtype) else torch.float32
+    weights = [weight.to(kind).contiguous() for weight in weights]
+    _, gates, _, features = weights[0].shape
+    units = [weight.shape[2] for weight in weights]
+    folded = weights[0].new_empty(sum(units) * gates, aligned(features), dtype=dtype)
+    bands = [level.fold for level in pooling_levels(features, windows, folded.device)]
+    _launch_fold("fold", weights, bands, folded)
+    return folded
+
+
+def unfold(
+    folded: Tensor,
+    gates: int,
+    features: int,
+    units: Sequence[int],
+    windows: tuple[int, ...],
+    dtype: torch.dtype,
+) -> list[Tensor]:
+    kind = dtype if dtype in (torch.float32, folded.dtype) else torch.float32
+    shapes = [(1, gates, size, features >> level) for level, size in enumerate(units)]
+    weights = [folded.new_empty(shape, dtype=kind) for shape in shapes]
+    bands = [level.unfold for level in pooling_levels(features, windows, folded.device)]
+    _launch_fold("unfold", weights, bands, folded)
+    return [weight.to(dtype) for weight in weights]
+
+
+def spread(x: Tensor, gates: int) -> Tensor:
+    if gates != GATES:
+        return folding.spread(x, gates)
+    result = x.new_empty(x.shape[0], x.shape[1] * GATES)
+    _launch_residual("spread", _at_multiple(x.contiguous(), 4), result)
+    return result
+
+
+def collect(x: Tensor, gates: int) -> Tensor:
+    if gates != GATES:
+        return folding.collect(x, gates)
+    result = x.new_empty(x.shape[0], x.shape[1] // GATES)
+    _launch_residual("collect", result, _at_multiple(x.contiguous(), 16))
+    return result
+
+
+def _launch_fold(kernel: str, weights: Sequence[Tensor], bands: Sequence[Band], folded: Tensor) -> None:
+    gates, features = weights[0].shape[1], weights[0].shape[3]
+    constants = (
+        ("LEVELS", len(weights)),
+        ("GATES", gates),
+        ("FLOAT_WEIGHTS", int(weights[0].dtype == torch.float32)),
+        ("STEP", _step(weights[0])),
+    )
+    first, share = [band.first for band in bands], [band.share for band in bands]
+    tensors = (*weights, None, *first, None, *share, folded)
+    units, widths = [weight.shape[2] for weight in weights], [len(band.share) for band in bands]
+    launch = _launch(kernel, constants, folded)
+    launch_on(launch, folded.device, tensors, (*units, 0, *widths, features, folded.shape[1]))
+
+
+def _step(weight: Tensor) -> int:
+    """How many values of a row of the first level are read or written at once: at most 16 bytes."""
+    step, size = 16 // weight.element_size(), weight.element_size()
+    while weight.shape[-1] % step or weight.data_ptr() % (step * size):
+        step //= 2
+    return step
+
+
+def _launch_residual(kernel: str, values: Tensor, gates: Tensor) -> None:
+    launch_on(_launch(kernel, (), values), values.device, (values, gates), (values.numel(),))
+
+
+def _at_multiple(x: Tensor, size: int) -> Tensor:
+    """x at an address that ``size`` divides: itself, or a copy where a slice starts in between."""
+    return x.clone() if x.data_ptr() % size else x
+
+
+def _launch(kernel: str, constants: tuple[tuple[str, int], ...], operand: Tensor) -> Launch:
+    constants = (*constants, ("BF16", int(operand.dtype == torch.bfloat16)))
+    many = BLOCKS_PER_MULTIPROCESSOR
+    return pass_over(kernel, constants, operand.device, threads=THREADS, per_multiprocessor=many)

@@ -1,0 +1,145 @@
+"""Kernels that pass over memory once where PyTorch would more often: masks, penalties, recurrence's tail."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .launch import bits, device_of, launch_on, missing, pass_over
+from .plan import Launch, round_up
+
+THREADS = 512
+BLOCKS_PER_MULTIPROCESSOR = 4
+LARGEST = 2**31  # elements: the kernels count in 32 bits
+
+
+def covers(values: Tensor, other: torch.dtype) -> bool:
+    """Whether :func:`drop` and the penalties take these dtypes, that size, and the GPU that it is on."""
+    kinds = {values.dtype, other}
+    return (
+        values.is_cuda
+        and values.numel() < LARGEST
+        and (kinds <= {torch.float32, torch.float16} or kinds <= {torch.float32, torch.bfloat16})
+        and missing() is None
+        and device_of(values.device.index).capability >= (8, 0)
+    )
+
+
+def drop(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype) -> Tensor:
+    """See :func:`torch_pru.ops.dropping.drop`."""
+    out = torch.empty(values.shape, dtype=dtype, device=values.device)
+    if out.numel() == 0:
+        return out
+    size = values.shape[-1]
+    as_gradient = _lies_as_a_weight_gradient(values) and mask.shape == values.shape
+    if as_gradient:
+        mask = mask.contiguous()
+        rows, columns, strides, pitch = out.numel() // size, size, values.stride()[:3], size
+    else:
+        values = values.contiguous()
+        mask = mask if mask[0].is_contiguous() else mask.contiguous()
+        rows, columns, strides = len(values), values[0].numel(), (0, 0, 0)
+        pitch = 0 if len(mask) == 1 else mask.stride(0)
+    constants = (
+        ("BF16", int(torch.bfloat16 in (values.dtype, dtype))),
+        ("FROM32", int(values.dtype == torch.float32)),
+        ("TO32", int(dtype == torch.float32)),
+        ("D", size if as_gradient else 0),
+        ("VEC", _width((values, mask, out), columns, pitch, *strides)),
+    )
+    numbers = (rows, columns, pitch, *strides, bits(keep))
+    launch_on(_launch("drop", constants, values.device), values.device, (values, mask, out), numbers)
+    return out
+
+
+def _lies_as_a_weight_gradient(values: Tensor) -> bool:
+    """Whether it is a view (G, 4, D, D), as the recurrence leaves the gradient of its weight."""
+    size = values.shape[-1]
+    return (
+        values.dim() == 4
+        and values.shape[1:] == (4, size, size)
+        and values.stride(3) == 1
+        and not values.is_contiguous()
+    )
+
+
+def penalties(dropped: Tensor | None, raw: Tensor | None, activation: float, temporal: float) -> Tensor:
+    """activation · mean(dropped²) + temporal · mean((raw[1:] - raw[:-1])²), 0-d, float32.
+
+    Args:
+        dropped, raw: (T, B, E), contiguous, T at least 2; None leaves out a term.
+    """
+    like = raw if dropped is None else dropped
+    assert like is not None
+    launch, numbers = _penalties_launch("penalties", dropped, raw, activation, temporal)
+    parts = torch.empty(launch.blocks[0], dtype=torch.float32, device=like.device)
+    launch_on(launch, like.device, (dropped, raw, parts), numbers)
+    return parts.sum()
+
+
+def penalties_backward(
+    gradient: Tensor, dropped: Tensor | None, raw: Tensor | None, activation: float, temporal: float
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of dropped and raw, in their dtype, from that of :func:`penalties`, 0-d."""
+    grads = [None if tensor is None else torch.empty_like(tensor) for tensor in (dropped, raw)]
+    launch, numbers = _penalties_launch("penalties_backward", dropped, raw, activation, temporal)
+    launch_on(launch, gradient.device, (dropped, raw, gradient, *grads), numbers)
+    return grads[0], grads[1]
+
+
+def _penalties_launch(
+    kernel: str, dropped: Tensor | None, raw: Tensor | None, activation: float, temporal: float
+) -> tuple[Launch, tuple[int, ...]]:
+    tensors = [tensor for tensor in (dropped, raw) if tensor is not None]
+    like = tensors[0]
+    count, step = like.numel(), like[0].numel()
+    constants = (
+        ("BF16", int(like.dtype == torch.bfloat16)),
+        ("FROM32", int(like.dtype == torch.float32)),
+        ("VEC", _width(tensors, step)),
+    )
+    means = (activation / count, temporal / (count - step))
+    return _launch(kernel, constants, like.device), (count, step, *map(bits, means))
+
+
+def backward_tail(
+    out: Tensor, h0: Tensor, bias_parts: Tensor, groups: int, lengths: Tensor | None, reverse: bool
+) -> tuple[Tensor, Tensor]:
+    """What the recurrence's backward needs after its kernel.
+
+    Args:
+        out: (T, B, M), 16 bits, contiguous.
+        h0: (B, M), any dtype.
+        bias_parts: (rows, M, 4) float32, whose sum is the bias's gradient.
+        lengths: (B,) int64 or None.
+
+    Returns:
+        The hidden state that each step started from, (T, B, G, padded), and the bias's gradient (4, M).
+        Groups start at multiples of 16 bytes, without which the product takes four times as long. Idle steps
+        hold something finite, for their gradients are zero.
+    """
+    steps, batch, width = out.shape
+    size = width // groups
+    h0 = h0.contiguous() if h0.dtype == torch.float32 else h0.to(out.dtype).contiguous()
+    before = out.new_empty(steps, batch, groups, round_up(size, 8))
+    dbias = bias_parts.new_empty(4, width)
+    constants = (
+        ("BF16", int(out.dtype == torch.bfloat16)),
+        ("H0_32", int(h0.dtype == torch.float32)),
+        ("D", size),
+    )
+    numbers = (steps, batch, groups, int(reverse), len(bias_parts))
+    tensors = (out, h0, lengths, bias_parts, before, dbias)
+    launch_on(_launch("backward_tail", constants, out.device), out.device, tensors, numbers)
+    return before, dbias
+
+
+def _width(tensors: tuple[Tensor, ...] | list[Tensor], *strides: int) -> int:
+    """How many elements move at once, up to 8: what divides every stride and where each tensor begins."""
+    return math.gcd(8, *strides, *(tensor.data_ptr() // tensor.element_size() for tensor in tensors))
+
+
+def _launch(kernel: str, constants: tuple[tuple[str, int], ...], device: torch.device) -> Launch:
+    return pass_over(kernel, constants, device, threads=THREADS, per_multiprocessor=BLOCKS_PER_MULTIPROCESSOR)

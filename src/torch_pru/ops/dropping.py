@@ -1,0 +1,61 @@
+"""Masks of zeros and ones, and values under a mask: dropout and weight drop, as one operator.
+
+The operator is its own backward: the gradient of ``values · mask / keep`` is ``gradient · mask / keep``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def draw_mask(
+    shape: Sequence[int], keep: float, device: torch.device, generator: torch.Generator | None
+) -> Tensor:
+    """A mask of uint8: each element is 1 with probability ``keep``, else 0."""
+    return torch.empty(shape, dtype=torch.uint8, device=device).bernoulli_(keep, generator=generator)
+
+
+@torch.library.custom_op("torch_pru::drop", mutates_args=())
+def drop(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype) -> Tensor:
+    """``values · mask / keep`` in ``dtype``, contiguous; computed in the wider dtype and rounded once.
+
+    Args:
+        values: at least one dimension, any strides.
+        mask: uint8 zeros and ones; of the shape of values, or with 1 for the first dimension: then one
+            mask for all of it.
+        keep: the share of ones that the mask was drawn with.
+        dtype: of the result; the gradient of values has theirs.
+
+    Example:
+        >>> drop(torch.tensor([1.0, 2.0]), torch.tensor([0, 1], dtype=torch.uint8), 0.5, torch.float32)
+        tensor([0., 4.])
+    """
+    if values.is_cuda:
+        from torch_pru.ops.cuda import passes  # here, because importing the package must stay light
+
+        if passes.covers(values, dtype):
+            return passes.drop(values, mask, keep, dtype)
+    wide = torch.promote_types(values.dtype, dtype)
+    return (values.to(wide) * mask.to(wide).div_(keep)).to(dtype).contiguous()
+
+
+@drop.register_fake
+def _(values, mask, keep, dtype):
+    return values.new_empty(values.shape, dtype=dtype)
+
+
+def _setup_context(ctx, inputs, output) -> None:
+    values, mask, ctx.keep, _ = inputs
+    ctx.dtype = values.dtype
+    ctx.save_for_backward(mask)
+
+
+def _differentiate(ctx, gradient):
+    (mask,) = ctx.saved_tensors
+    return drop(gradient, mask, ctx.keep, ctx.dtype), None, None, None
+
+
+drop.register_autograd(_differentiate, setup_context=_setup_context)

@@ -1,0 +1,238 @@
+"""What a layer's input contributes to its gates as one ``torch.library`` operator: for 16 bits on a GPU.
+
+A pyramid whose pooling is linear is one matrix W' of the input: its levels *folded*. So the forward pass is
+fold and one product, and the backward pass is two products and the transpose of the fold. W' keeps the gates
+of a unit side by side, and so does the result: the fused recurrence reads them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from torch_pru.errors import PRUError
+from torch_pru.ops import folding
+from torch_pru.ops.bands import aligned
+
+
+def input_gates(
+    x: Tensor, weights: Sequence[Tensor], windows: Sequence[int], dtype: torch.dtype, residual: bool = False
+) -> Tensor:
+    """The product of x and a pyramid without groups, average pooled; of one level it is a linear transform.
+
+    Args:
+        x: (…, N).
+        weights: (1, gates, m_k, N/2^k), one for each level k.
+        windows: what each level below the first was pooled by; 1 skips every second feature.
+        dtype: what the product is computed in.
+        residual: add x to every gate; M is N then.
+
+    Returns:
+        (…, gates, M) in ``dtype``, a view of (…, M, gates).
+
+    Example:
+        >>> levels = [torch.randn(1, 4, 6, 8), torch.randn(1, 4, 2, 4)]
+        >>> input_gates(torch.randn(5, 3, 8), levels, (3,), torch.bfloat16).shape
+        torch.Size([5, 3, 4, 8])
+    """
+    learning = torch.is_grad_enabled()
+    for_input = learning and x.requires_grad
+    for_weights = learning and any(weight.requires_grad for weight in weights)
+    gates, _, _ = forward(x, list(weights), [1, *windows], dtype, residual, for_input, for_weights)
+    return gates
+
+
+def implementation(tensor: Tensor, rows: int, columns: int) -> ModuleType:
+    """The module with ``fold``, ``unfold``, ``spread`` and ``collect`` that serves a W' of this size."""
+    if tensor.is_cuda:
+        from torch_pru.ops.cuda import folding as kernels  # here: importing the package must stay light
+
+        if kernels.covers(tensor.device, rows, columns):
+            return kernels
+    return folding
+
+
+@torch.library.custom_op("torch_pru::input_gates", mutates_args=())
+def forward(
+    x: Tensor,
+    weights: Sequence[Tensor],
+    windows: Sequence[int],
+    dtype: torch.dtype,
+    residual: bool,
+    for_input: bool,
+    for_weights: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gates, and what the gradients of the input and of the weights need: W' and x in ``dtype``.
+
+    ``windows`` has one for each level; the first level's is 1. The second result is empty unless
+    ``for_input``, the third unless ``for_weights``; both are where an argument is the same thing.
+    """
+    gates, units, features = *_sizes(weights), x.shape[-1]
+    keep = _kept(x, weights, dtype)
+    module = implementation(x, units * gates, aligned(features))
+    folded = folded_already(weights, dtype)
+    if folded is None:
+        folded = module.fold(weights, tuple(windows[1:]), dtype)
+    operand = _operand(x, dtype, keep.columns)
+    if residual:
+        every_gate = module.spread(operand[:, :features], gates)
+        result = every_gate.addmm_(operand, folded.t())  # one rounding of the whole sum
+    else:
+        result = torch.mm(operand, folded.t())
+    return (
+        result.view(*x.shape[:-1], units, gates).transpose(-1, -2),
+        folded if keep.folded and for_input else result.new_empty(0),
+        operand if keep.operand and for_weights else result.new_empty(0),
+    )
+
+
+@forward.register_fake
+def _(x, weights, windows, dtype, residual, for_input, for_weights):
+    gates, units = _sizes(weights)
+    keep, rows = _kept(x, weights, dtype), x.shape[:-1].numel()
+    return (
+        x.new_empty(*x.shape[:-1], units, gates, dtype=dtype).transpose(-1, -2),
+        x.new_empty((units * gates, keep.columns) if keep.folded and for_input else (0,), dtype=dtype),
+        x.new_empty((rows, keep.columns) if keep.operand and for_weights else (0,), dtype=dtype),
+    )
+
+
+def _sizes(weights: Sequence[Tensor]) -> tuple[int, int]:
+    """Gates, and M."""
+    return weights[0].shape[1], sum(weight.shape[2] for weight in weights)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What the forward pass makes and the backward pass needs again."""
+
+    columns: int  # of W' and of the operand
+    folded: bool  # whether W' is made, not a view of the weight
+    operand: bool  # whether the operand is made, not x itself
+
+
+def _kept(x: Tensor, weights: Sequence[Tensor], dtype: torch.dtype) -> _Kept:
+    folded, features = folded_already(weights, dtype) is None, x.shape[-1]
+    columns = aligned(features) if folded else features
+    return _Kept(columns, folded, operand=x.dtype != dtype or columns != features)
+
+
+def folded_already(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor | None:
+    """W' as a view of the weight, where there is one level and its gates lie side by side."""
+    by_unit = weights[0][0].transpose(0, 1)  # (M, gates, N)
+    if len(weights) > 1 or by_unit.dtype != dtype or not by_unit.is_contiguous():
+        return None
+    return by_unit.flatten(0, 1)
+
+
+def _operand(x: Tensor, dtype: torch.dtype, columns: int) -> Tensor:
+    """x (…, N) as rows (n, columns) in ``dtype``, with zeros in columns it has not."""
+    features = x.shape[-1]
+    rows = x.reshape(-1, features)
+    if features == columns:
+        return rows.to(dtype)
+    operand = rows.new_empty(len(rows), columns, dtype=dtype)
+    operand[:, :features] = rows
+    operand[:, features:] = 0
+    return operand
+
+
+@torch.library.custom_op("torch_pru::input_gates_backward", mutates_args=())
+def backward(
+    grad: Tensor,
+    folded: Tensor | None,
+    operand: Tensor | None,
+    features: int,
+    units: Sequence[int],
+    windows: Sequence[int],
+    residual: bool,
+    input_dtype: torch.dtype,
+    weight_dtype: torch.dtype,
+) -> tuple[Tensor, list[Tensor]]:
+    """The gradients of the input (…, N) and of every level's weight.
+
+    Args:
+        grad: (…, gates, M), any strides.
+        folded: W' (M·gates, N or more); None gives an empty gradient of the input.
+        operand: x (n, as many columns); None gives no gradients of weights.
+        units: m_k of each level.
+        windows: one for each level; the first level's is 1.
+    """
+    gates, rows = grad.shape[-2], grad.transpose(-1, -2).reshape(-1, sum(units) * grad.shape[-2])
+    module = implementation(grad, rows.shape[1], aligned(features))
+    grad_input = grad.new_empty(0, dtype=input_dtype)
+    if folded is not None:
+        if residual:
+            total = module.collect(rows, gates).addmm_(rows, folded[:, :features]).to(input_dtype)
+        else:
+            total = _product(rows, folded, input_dtype)[:, :features]
+        grad_input = total.view(*grad.shape[:-2], features)
+    if operand is None:
+        return grad_input, []
+    # In 16 bits, as both factors are: half the bytes for a pass that does little but move them.
+    grad_folded = torch.mm(rows.t(), operand)
+    return grad_input, module.unfold(grad_folded, gates, features, units, tuple(windows[1:]), weight_dtype)
+
+
+def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """a·b in ``dtype``, straight from the sums where the device can."""
+    if dtype == torch.float32 and a.is_cuda:
+        return torch.mm(a, b, out_dtype=dtype)
+    return torch.mm(a, b).to(dtype)
+
+
+@backward.register_fake
+def _(grad, folded, operand, features, units, windows, residual, input_dtype, weight_dtype):
+    grad_input = grad.new_empty(0, dtype=input_dtype)
+    if folded is not None:
+        columns = features if residual else folded.shape[1]
+        grad_input = grad.new_empty(*grad.shape[:-2], columns, dtype=input_dtype)[..., :features]
+    if operand is None:
+        return grad_input, []
+    shapes = [(1, grad.shape[-2], size, features // 2**level) for level, size in enumerate(units)]
+    return grad_input, [grad.new_empty(shape, dtype=weight_dtype) for shape in shapes]
+
+
+def _setup_context(ctx, inputs, output) -> None:
+    x, weights, windows, dtype, residual, for_input, for_weights = inputs
+    _, folded, operand = output
+    keep = _kept(x, weights, dtype)
+    ctx.keep, ctx.dtype = keep, dtype
+    units = [weight.shape[2] for weight in weights]
+    ctx.arguments = x.shape[-1], units, list(windows), residual, x.dtype, weights[0].dtype
+    ctx.set_materialize_grads(False)  # the other two results have none
+    ctx.save_for_backward(
+        (folded if keep.folded else weights[0]) if for_input else None,
+        (operand if keep.operand else x) if for_weights else None,
+    )
+
+
+def _differentiate(ctx, grad, grad_folded, grad_operand):
+    folded, operand = ctx.saved_tensors
+    levels, for_input, for_weights = len(ctx.arguments[1]), folded is not None, operand is not None
+    if grad is None:
+        return None, [None] * levels, *[None] * 5
+    if for_input and not ctx.keep.folded:
+        folded = folded_already([folded], ctx.dtype)
+    if for_weights:
+        operand = _operand(operand, ctx.dtype, ctx.keep.columns)
+    grad_input, grad_weights = backward(grad, folded, operand, *ctx.arguments)
+    return (
+        grad_input if for_input else None,
+        grad_weights if for_weights else [None] * levels,
+        *[None] * 5,
+    )
+
+
+def _refuse_double_backward(ctx, *grads):
+    raise PRUError(
+        "double backward through the input product is not possible in 16 bits on a GPU; use float32"
+    )
+
+
+forward.register_autograd(_differentiate, setup_context=_setup_context)
+backward.register_autograd(_refuse_double_backward)

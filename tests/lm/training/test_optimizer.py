@@ -1,0 +1,93 @@
+"""The update where gradients are views, share memory or are scaled, and the list that the kernels read."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from small import NO_DROPOUT, small_masks, small_model
+
+from torch_pru.lm.training.distributed import World
+from torch_pru.lm.training.optimizer import AveragedSGD, Watch
+from torch_pru.lm.training.step import TrainingStep
+from torch_pru.ops.cuda import update
+from torch_pru.ops.lookup import add_rows
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("factor", [None, 4.0])
+def test_two_weights_may_have_one_gradient(factor: float | None) -> None:
+    weights = [torch.zeros(2), torch.zeros(2)]
+    optimizer = AveragedSGD(weights, clip=0.25, weight_decay=0.0)
+    gradient = torch.tensor([3.0, 4.0]) * (factor or 1.0)
+    optimizer.prepare(1.0)
+    optimizer.apply([gradient, gradient], factor=None if factor is None else torch.tensor(factor))
+    for weight in weights:
+        torch.testing.assert_close(weight, -torch.tensor([3.0, 4.0]) * 0.25 / math.sqrt(50))
+
+
+def test_a_one_level_layer_has_two_biases_with_one_gradient() -> None:
+    """Both move by it, scaled once: the loss falls with the input bias as with the context bias."""
+    model = small_model(unit="fused-lstm", **NO_DROPOUT).double().train()
+    biases = {
+        name: value
+        for name, value in model.named_parameters()
+        if name.startswith("layers.0") and "bias" in name
+    }
+    before = {name: value.detach().clone() for name, value in biases.items()}
+    optimizer = AveragedSGD(model.parameters(), clip=1e-3, weight_decay=0.0)
+    optimizer.prepare(1.0)
+    tokens = torch.randint(0, 40, (9, 4))
+    TrainingStep(model, optimizer, small_masks(), World(CPU))(tokens, tokens, model.initial_state(4))
+    moved = [biases[name].detach() - before[name] for name in biases]
+    assert len(moved) == 2
+    assert moved[0].abs().max() > 1e-6  # clipped twice it would be a thousandth of that
+    torch.testing.assert_close(moved[0], moved[1], rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (1.0, math.inf)])
+def test_the_watch_keeps_the_first_bad_step(loss: float, norm: float) -> None:
+    steps, first_bad = torch.tensor(6), torch.tensor(-1)
+    Watch(torch.tensor(1.0), steps, first_bad).look(torch.tensor(1.0))
+    assert (steps.item(), first_bad.item()) == (7, -1)
+    for _ in range(2):
+        Watch(torch.tensor(loss), steps, first_bad).look(torch.tensor(norm))
+    assert (steps.item(), first_bad.item()) == (9, 8)
+
+
+def test_rows_of_a_gradient() -> None:
+    product, biases = torch.empty(33, 16), torch.empty(4, 700)
+    assert update._rows(torch.empty(3, 4, 5)) == (60, 60)
+    assert update._rows(product[:, :8]) == (8, 16)
+    assert update._rows(product[:, -1]) == (1, 16)
+    assert update._rows(biases[:, 523:].unsqueeze(0)) == (177, 700)
+    assert update._rows(torch.empty(6, 4, 5)[:, :2]) == (10, 20)
+    assert update._rows(torch.empty(3, 4, 6)[:, :, :5]) == (5, 6)
+    assert update._rows(torch.empty(()).expand(7)) == (1, 0)
+    assert update._rows(torch.empty(4, 5).t()) is None
+    assert update._rows(torch.empty(4, 6, 5)[:, :2, :3]) is None
+
+
+def test_the_words_of_the_list() -> None:
+    weights = [torch.zeros(update.CHUNK + 1), torch.zeros(0), torch.zeros(3, 4)]
+    gradients = [torch.zeros(update.CHUNK + 1), torch.zeros(0), torch.zeros(3, 9)[:, :4]]
+    words = update._entries(weights, gradients, None)
+    assert len(words) == 2 + 7 * update.ENTRIES
+    assert 8 * (len(words) + 11) <= 4096  # what a kernel's argument may take
+    assert words[:2] == [3, 3]
+    assert [words[2 + 7 * index + 3 :][:4] for index in range(3)] == [
+        [update.CHUNK + 1, update.CHUNK + 1, update.CHUNK + 1, 0],
+        [0, 1, 1, 2],
+        [12, 4, 9, 2],
+    ]
+
+
+def test_rows_are_added_wherever_their_token_is() -> None:
+    table, tokens, rows = torch.randn(6, 12)[:, :8], torch.tensor([4, 1, 4, 4, 0]), torch.randn(5, 8)
+    expected = table.clone()
+    for token, row in zip(tokens.tolist(), rows, strict=True):
+        expected[token] += row
+    add_rows(table, tokens, rows)
+    torch.testing.assert_close(table, expected)
