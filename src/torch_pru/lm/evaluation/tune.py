@@ -5,6 +5,7 @@ The grid sees only its first 30,000 tokens, which costs minutes on a GPU. The te
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from .static import Progress, scored_windows
 TOKENS = 30_000
 LEARNING_RATES = (3e-5, 4e-5, 5e-5, 6e-5, 7e-5, 1e-4)  # the public code's grid, for segments of 5
 DECAYS = (1e-3, 2e-3, 3e-3, 5e-3)
+MOST_BEYOND = 12  # tries outside of the grid: a decay that does nothing could be halved for ever
 THETAS = (0.1, 0.3, 0.5, 0.662, 1.0, 2.0)  # 1.0, 0.1, 500 and 0.662, 0.1279, 3785 are AWD-LSTM's
 MIXTURES = (0.02, 0.05, 0.1, 0.1279, 0.2, 0.3)
 WINDOWS = (500, 2000, 3785)
@@ -48,7 +50,7 @@ class Tuning(Generic[Settings]):
 
     Attributes:
         best: the settings of the lowest perplexity.
-        tries: every point, in the order of the grid.
+        tries: every point, in the order in which they were tried.
     """
 
     best: Settings
@@ -72,6 +74,7 @@ def tune_dynamic(
 ) -> Tuning[DynamicSettings]:
     """The best learning rate and decay on the first ``tokens`` of ``valid`` (N,).
 
+    Where the best is at an edge of the grid, the search goes on beyond it for as long as that helps.
     ``progress`` counts the tokens of all tries together.
 
     Example:
@@ -80,20 +83,44 @@ def tune_dynamic(
         >>> score_dynamic(model, corpus.test, statistics, tuning.best)          # doctest: +SKIP
     """
     tries: list[Try[DynamicSettings]] = []
-    grid = list(itertools.product(decays, learning_rates))
+    points = itertools.product(decays, learning_rates)
+    waiting = grid = [DynamicSettings(rate, decay) for decay, rate in points]
     evaluation = DynamicEvaluation(model, valid[:tokens], statistics)
 
     def advance(done: int, tokens: int) -> None:
         if progress is not None:
-            progress(len(tries) * tokens + done, len(grid) * tokens)
+            progress(len(tries) * tokens + done, (len(tries) + 1 + len(waiting)) * tokens)
 
-    for decay, learning_rate in grid:
-        settings = DynamicSettings(learning_rate=learning_rate, decay=decay)
-        found = evaluation.score(settings, advance)
-        tries.append(Try(settings, found.perplexity))
+    while waiting:
+        settings, *waiting = waiting
+        tries.append(Try(settings, evaluation.score(settings, advance).perplexity))
         if on_try is not None:
-            on_try(tries[-1], len(tries), len(grid))
+            on_try(tries[-1], len(tries), len(tries) + len(waiting))
+        if not waiting and len(tries) < len(grid) + MOST_BEYOND:
+            waiting = beyond_the_edge([one.settings for one in tries], _best(tries))
     return Tuning(_best(tries), tries)
+
+
+def beyond_the_edge(tried: Sequence[DynamicSettings], best: DynamicSettings) -> list[DynamicSettings]:
+    """The next settings outwards where the best of all tried is the largest or smallest in some respect.
+
+    Example:
+        >>> tried = [DynamicSettings(rate, 2e-3) for rate in (4e-5, 5e-5, 6e-5)]
+        >>> [f"{one.learning_rate:.1e}, {one.decay:.0e}" for one in beyond_the_edge(tried, tried[2])]
+        ['8.4e-05, 2e-03']
+        >>> beyond_the_edge(tried, tried[1])
+        []
+    """
+    found = []
+    for name, factor in (("learning_rate", 1.4), ("decay", 2.0)):
+        values = {getattr(one, name) for one in tried}
+        value = getattr(best, name)
+        if len(values) == 1:  # it was not searched for
+            continue
+        for edge, step in ((max(values), factor), (min(values), 1 / factor)):
+            if value == edge:
+                found.append(dataclasses.replace(best, **{name: value * step}))
+    return found
 
 
 def tune_cache(
