@@ -18,6 +18,8 @@ from torch_pru.analysis.figures.style import COLOURS, MARKERS, PALE, add_legend,
 def draw(data: Mapping[str, LearningCurve]) -> Figure:
     """One panel a corpus; validation as full lines, training as dashed ones.
 
+    Of long runs the first epochs, a twentieth of all, may lie above the panel: they would flatten the rest.
+
     Example:
         >>> draw({"PRU": LearningCurve("ptb", [1], [400.0], [300.0])}).axes[0].get_xlabel()
         'epoch'
@@ -28,10 +30,10 @@ def draw(data: Mapping[str, LearningCurve]) -> Figure:
     lines: list[Line2D] = []
     numbers = {name: number for number, name in enumerate(data)}
     for axes, corpus in zip(panels, corpora, strict=True):
-        for name, curve in data.items():
-            if curve.corpus == corpus:
-                lines.append(_draw_curve(axes, name, curve, numbers[name]))
+        curves = {name: curve for name, curve in data.items() if curve.corpus == corpus}
+        lines += [_draw_curve(axes, name, curve, numbers[name]) for name, curve in curves.items()]
         axes.set_yscale("log")
+        axes.set_ylim(top=1.05 * max(map(_highest, curves.values())))
         plain = FuncFormatter(lambda value, _: f"{value:g}")
         axes.yaxis.set_major_formatter(plain)
         low, high = axes.get_ylim()
@@ -48,12 +50,19 @@ def draw(data: Mapping[str, LearningCurve]) -> Figure:
     return figure
 
 
+def _highest(curve: LearningCurve) -> float:
+    """The largest perplexity after the first twentieth of a run."""
+    first = len(curve.epochs) // 20
+    return max(*curve.train[first:], *curve.valid[first:])
+
+
 def _draw_curve(axes: Axes, name: str, curve: LearningCurve, number: int) -> Line2D:
     """Draw both lines of a run and give the one for the legend."""
+    step = max(1, len(curve.epochs) // 8)
     looks: dict[str, Any] = {
         "color": COLOURS[number % len(COLOURS)],
         "marker": MARKERS[number % len(MARKERS)],
-        "markevery": max(1, len(curve.epochs) // 8),
+        "markevery": (number * step // 3 % step, step),  # beside those of the other runs
     }
     axes.plot(curve.epochs, curve.train, "--", linewidth=1, **looks, markersize=2.5)
     (line,) = axes.plot(curve.epochs, curve.valid, "-", label=f"{name}: best {curve.best[1]:.2f}", **looks)
