@@ -7,8 +7,9 @@ import torch
 from small import NO_DROPOUT, small_masks, small_model
 
 from torch_pru.lm.dropout import Masks
+from torch_pru.lm.evaluation.replay import can_replay
 from torch_pru.lm.training.distributed import World
-from torch_pru.lm.training.graphs import GraphedStep, can_capture
+from torch_pru.lm.training.graphs import GraphedStep
 from torch_pru.lm.training.optimizer import AveragedSGD
 from torch_pru.lm.training.step import TrainingStep
 
@@ -143,5 +144,5 @@ def test_the_gradients_of_a_whole_step(precision: str, bound: float) -> None:
 
 
 def test_what_cannot_be_captured_is_said() -> None:
-    assert can_capture(small_model(unit="pru"))
-    assert not can_capture(small_model(unit="lstm"))
+    assert can_replay(small_model(unit="pru").cuda())
+    assert not can_replay(small_model(unit="lstm").cuda())

@@ -15,7 +15,7 @@ from ..model import LanguageModel
 def can_replay(model: LanguageModel) -> bool:
     """Whether steps of a model can be captured: on a GPU, where all layers are PRUs.
 
-    cuDNN's own tricks with an ``nn.LSTM``'s weights are left alone.
+    Not with ``nn.LSTM``: with weight drop cuDNN moves its weights at every call.
     """
     return model.embedding.weight.is_cuda and all(isinstance(layer, PRU) for layer in model.layers)
 

@@ -6,7 +6,7 @@ import logging
 from contextlib import suppress
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torch_pru.lm.model import State
 from torch_pru.lm.training.step import TrainingStep
@@ -15,11 +15,6 @@ log = logging.getLogger(__name__)
 
 Key = tuple[int, bool]
 """Steps T of the window, and whether the weights are being averaged: what a captured step depends on."""
-
-
-def can_capture(model: nn.Module) -> bool:
-    """Whether a step can be captured: with weight drop cuDNN moves an ``nn.LSTM``'s weights at every call."""
-    return not any(isinstance(module, nn.LSTM) for module in model.modules())
 
 
 class GraphedStep:

@@ -17,11 +17,12 @@ from torch_pru.lm.config import Config
 from torch_pru.lm.data.columns import columns
 from torch_pru.lm.data.corpus import Corpus
 from torch_pru.lm.dropout import Masks
+from torch_pru.lm.evaluation.replay import can_replay
 from torch_pru.lm.evaluation.static import score
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training.distributed import World
-from torch_pru.lm.training.graphs import GraphedStep, can_capture
+from torch_pru.lm.training.graphs import GraphedStep
 from torch_pru.lm.training.journal import Journal
 from torch_pru.lm.training.loss_sum import LossSum
 from torch_pru.lm.training.optimizer import AveragedSGD, averaged_weights
@@ -81,9 +82,8 @@ class Trainer:
         self.metrics_bytes = 0  # of metrics.jsonl, which belong to the checkpoint training goes on from
 
     def _captures(self) -> bool:
-        """Whether steps are captured as CUDA graphs: one process, on a GPU, with nothing that forbids it."""
-        alone_on_gpu = self.world.device.type == "cuda" and self.world.size == 1
-        return self.config.training.graphs and alone_on_gpu and can_capture(self.model)
+        """Whether steps are captured as CUDA graphs: in one process, where nothing forbids it."""
+        return self.config.training.graphs and self.world.size == 1 and can_replay(self.model)
 
     # ------------------------------------------------------------------------------------------ the loop
 
