@@ -2,9 +2,11 @@
 
     python benchmarks/layer.py                 # on the CPU
     python benchmarks/layer.py --device cuda   # on an NVIDIA GPU
+    python benchmarks/layer.py --device cuda --flashrnn   # and beside FlashRNN, where it is installed
 
 First the outputs and gradients of what is timed are checked against float64; where they are off,
-nothing is printed but the error.
+nothing is printed but the error. FlashRNN has as many heads as the PRU has groups. It is timed on whole
+windows only: for another batch size it would compile its kernels again.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import flash
 import torch
 from timing import captured, interleaved, peak_megabytes, table
 from torch import Tensor, nn
@@ -27,6 +31,7 @@ TOLERANCE = {  # of outputs and gradients, relative to float64 on the same round
     torch.float16: (1e-3, 2e-3),
     torch.bfloat16: (4e-3, 1e-2),
 }
+FLASHRNN_TOLERANCE = 10  # times ours: it keeps cells and gates, and adds up gradients, in 16 bits
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,8 @@ CUDA_CASES = [
     Case("LSTM (g=1, K=1) 1024", 1024, 1, 1, torch.float16, batch=24),
     Case("LSTM (g=1, K=1) 1150", 1150, 1, 1, torch.bfloat16),
 ]
+# FlashRNN's fused kernels do not serve heads of 350: a case of 352, the same for all three.
+FLASHRNN_CASES = [Case("PRU 1408, g=4, K=2", 1408, 4, 2, torch.bfloat16)]
 
 
 def forward(layer: nn.Module, x: Tensor) -> None:
@@ -82,12 +89,8 @@ def build_call(kind: str, case: Case, device: torch.device) -> Callable[[], None
     return functools.partial(forward_backward, layer, case.input(device))
 
 
-def check(case: Case, device: torch.device) -> None:
-    """Stop unless outputs and gradients agree with float64 on the same rounded weights and input."""
-    torch.manual_seed(0)
-    layer, x = case.pru(device), case.input(device)
-    exact = copy.deepcopy(layer).double()
-    exact.cells[0].backend = "reference"
+def relative_errors(layer: nn.Module, exact: nn.Module, x: Tensor) -> list[float]:
+    """Of the output, then of each gradient, beside float64 on the same rounded weights and input."""
     weight = torch.randn_like(x)
     results = []
     for module, given in ((layer, x), (exact, x.double())):
@@ -95,50 +98,107 @@ def check(case: Case, device: torch.device) -> None:
         y, _ = module(leaf)
         gradients = torch.autograd.grad((y * weight).sum(), [leaf, *module.parameters()])
         results.append([y, *gradients])
-    bounds = [TOLERANCE[case.dtype][0]] + [TOLERANCE[case.dtype][1]] * (len(results[0]) - 1)
-    for ours, theirs, bound in zip(*results, bounds, strict=True):
-        error = ((ours - theirs).norm() / theirs.norm()).item()
-        if not error <= bound:
-            sys.exit(
-                f"{case.name} {case.dtype}: relative error {error:.1e}, allowed {bound:.0e}; no times shown"
-            )
+    return [((ours - right).norm() / right.norm()).item() for ours, right in zip(*results, strict=True)]
 
 
-def speed_rows(cases: list[Case], device: torch.device, repeats: int) -> list[tuple[str, ...]]:
+def excess(errors: list[float], dtype: torch.dtype) -> tuple[float, float]:
+    """The error that is largest for what is allowed of it, and its ratio to that."""
+    allowed = [TOLERANCE[dtype][0]] + [TOLERANCE[dtype][1]] * (len(errors) - 1)
+    ratios = [error / bound for error, bound in zip(errors, allowed, strict=True)]
+    worst = max(range(len(ratios)), key=lambda at: math.inf if math.isnan(ratios[at]) else ratios[at])
+    return errors[worst], ratios[worst]
+
+
+def check(case: Case, device: torch.device) -> None:
+    """Stop unless outputs and gradients agree with float64."""
+    torch.manual_seed(0)
+    layer = case.pru(device)
+    exact = copy.deepcopy(layer).double()
+    exact.cells[0].backend = "reference"
+    error, ratio = excess(relative_errors(layer, exact, case.input(device)), case.dtype)
+    if not ratio <= 1:
+        allowed = f"{ratio:.1f} times what is allowed"
+        sys.exit(f"{case.name} {case.dtype}: relative error {error:.1e}, {allowed}; no times shown")
+
+
+def flashrnn_layer(case: Case, device: torch.device) -> tuple[flash.FlashLSTM | None, str]:
+    """A layer on the first of FlashRNN's kernels that serve the case with the right numbers, and a remark."""
+    remarks = []
+    for backend, kernels in flash.KERNELS.items():
+        torch.manual_seed(0)
+        layer = flash.FlashLSTM(case.width, case.groups, case.batch, backend).to(device, case.dtype)
+        exact = copy.deepcopy(layer).double()
+        exact.backend = "reference"
+        try:
+            with flash.logged():
+                error, ratio = excess(relative_errors(layer, exact, case.input(device)), case.dtype)
+        except Exception as failure:  # of its compiler, its solver, a launch: it says which
+            remarks.append(f"{kernels}: {flash.reason(failure, layer)}")
+            flash.forget_failure(device)
+            continue
+        if ratio <= FLASHRNN_TOLERANCE:
+            return layer, "; ".join([*remarks, f"{kernels}: relative error {error:.0e}"])
+        remarks.append(f"{kernels}: relative error {error:.0e}, too large to be timed")
+    return None, "; ".join(remarks)
+
+
+def speed_rows(
+    cases: list[Case], rivals: tuple[str, ...], device: torch.device, repeats: int
+) -> list[tuple[str, ...]]:
     rows = []
     for case in cases:
         check(case, device)
         layers, x = {"PRU": case.pru(device), "nn.LSTM": case.lstm(device)}, case.input(device)
+        if "FlashRNN" in rivals:
+            layers["FlashRNN"], remark = flashrnn_layer(case, device)
         for what, run, given in (
             ("forward", forward, x),
             ("forward + backward", forward_backward, x),
             ("one token, batch 1", forward, x[:1, :1].contiguous()),
         ):
-            calls = {name: functools.partial(run, layer, given) for name, layer in layers.items()}
+            calls = {
+                name: functools.partial(run, layer, given)
+                for name, layer in layers.items()
+                if layer is not None and (given is x or name != "FlashRNN")
+            }
             size = f"T={given.shape[0]}, B={given.shape[1]}, {str(case.dtype).removeprefix('torch.')}"
-            peak = peaks(case, device) if run is forward_backward else ""
-            rows.append((case.name, what, size, *times(calls, device, repeats), peak))
+            peak = peaks(case, layers.get("FlashRNN"), device) if run is forward_backward else ""
+            row = (case.name, what, size, *times(calls, rivals, device, repeats), peak)
+            if "FlashRNN" in rivals:
+                row = (*row, remark if given is x else "not compiled for this batch")
+            rows.append(row)
     return rows
 
 
-def times(calls: dict[str, Callable[[], object]], device: torch.device, repeats: int) -> tuple[str, ...]:
-    """Milliseconds of PRU and nn.LSTM and their ratio; on a GPU first as CUDA graphs, then call by call."""
-    plain = interleaved(calls, device, repeats)
-    shown = [(plain, "")]
+def times(
+    calls: dict[str, functools.partial[None]], rivals: tuple[str, ...], device: torch.device, repeats: int
+) -> list[str]:
+    """Milliseconds of each rival and PRU's share of nn.LSTM's; on a GPU as CUDA graphs, then call by call."""
+    measured = [(interleaved(calls, device, repeats), calls)]
     if device.type == "cuda":
-        graphs = {name: captured(call) for name, call in calls.items()}
-        replays = {name: graphs[name] or calls[name] for name in calls}
-        mark = "" if all(graphs.values()) else " (nn.LSTM not captured)"
-        shown.insert(0, (interleaved(replays, device, repeats), mark))
+        graphs = {name: captured(call) if can_be_graph(call) else None for name, call in calls.items()}
+        replays = {name: graphs[name] or call for name, call in calls.items()}
+        measured.insert(0, (interleaved(replays, device, repeats), graphs))
     cells = []
-    for seconds, mark in shown:
-        pru, lstm = seconds["PRU"], seconds["nn.LSTM"]
-        cells += [f"{pru * 1e3:.3f}", f"{lstm * 1e3:.3f}{mark}", f"{pru / lstm:.2f}"]
-    return tuple(cells)
+    for seconds, meant in measured:
+        for name in rivals:
+            mark = "" if meant.get(name) else " (not captured)"
+            cells.append(f"{seconds[name] * 1e3:.3f}{mark}" if name in seconds else "")
+        cells.append(f"{seconds['PRU'] / seconds['nn.LSTM']:.2f}")
+    return cells
 
 
-def peaks(case: Case, device: torch.device) -> str:
+def can_be_graph(call: functools.partial[None]) -> bool:
+    """Not where FlashRNN waits for the device: anywhere but in the forward pass of its fused kernels."""
+    layer = call.args[0]
+    return not isinstance(layer, flash.FlashLSTM) or (call.func is forward and layer.backend == "cuda_fused")
+
+
+def peaks(case: Case, flashrnn: nn.Module | None, device: torch.device) -> str:
     megabytes = [peak_megabytes(build_call, kind, case, device, device=device) for kind in ("pru", "lstm")]
+    if flashrnn is not None:  # compiled in this process: not built anew
+        build = functools.partial(functools.partial, forward_backward)
+        megabytes.append(peak_megabytes(build, flashrnn, case.input(device), device=device))
     return " / ".join(f"{value:.0f}" for value in megabytes)
 
 
@@ -167,20 +227,33 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", type=torch.device)
     parser.add_argument("--repeats", default=5, type=int, help="rounds, of which the median is taken")
     parser.add_argument("--growth", action="store_true", help="also show how cost grows with steps and batch")
+    parser.add_argument("--flashrnn", action="store_true", help="also FlashRNN; compiles for minutes")
+    parser.add_argument("--only", default="", help="only layers whose name contains this, say 1408")
     arguments = parser.parse_args()
-    device = arguments.device
+    device, rivals = arguments.device, ("PRU", "nn.LSTM")
     cases = CUDA_CASES if device.type == "cuda" else CPU_CASES
+    if arguments.flashrnn:
+        if device.type != "cuda" or not flash.installed():
+            parser.error("--flashrnn needs --device cuda and FlashRNN: pip install flashrnn")
+        flash.prepare()
+        cases, rivals = [*cases, *FLASHRNN_CASES], (*rivals, "FlashRNN")
+    cases = [case for case in cases if arguments.only in case.name]
+    if not cases:
+        parser.error(f"--only {arguments.only}: no layer has that in its name")
     where = (
         torch.cuda.get_device_name(device)
         if device.type == "cuda"
         else f"{torch.get_num_threads()} CPU threads"
     )
-    rows = speed_rows(cases, device, arguments.repeats)
-    columns = ("PRU ms", "nn.LSTM ms", "ratio")
+    rows = speed_rows(cases, rivals, device, arguments.repeats)
+    columns = (*(f"{name} ms" for name in rivals), "PRU / nn.LSTM")
     if device.type == "cuda":  # a graph shows the device's time; call by call, the host's is in it too
         columns = (*(f"graph: {name}" for name in columns), *(f"call: {name}" for name in columns))
-    header = ("layer", "what", "size", *columns, "peak MB, PRU / LSTM")
-    print(table(f"PRU beside nn.LSTM on {where}, PyTorch {torch.__version__}", header, rows))
+    remark = ("FlashRNN's kernels",) if arguments.flashrnn else ()
+    header = ("layer", "what", "size", *columns, "peak MB, " + " / ".join(rivals), *remark)
+    print(
+        table(f"PRU beside {' and '.join(rivals[1:])} on {where}, PyTorch {torch.__version__}", header, rows)
+    )
     if arguments.growth:
         rows = growth_rows(cases[0], device, arguments.repeats)
         print(
