@@ -101,8 +101,10 @@ def test_the_global_seed_decides():
     assert not torch.equal(found[0], found[2])
 
 
-@pytest.mark.parametrize("module", [GroupedLinear(32, 64, 4), PyramidalTransform(32, 64, 2)], ids=str)
-def test_transforms_alone_start_as_nn_linear(module: nn.Module):
+@pytest.mark.parametrize(("kind", "number"), [(GroupedLinear, 4), (PyramidalTransform, 2)])
+def test_transforms_alone_start_as_nn_linear(kind: type[GroupedLinear | PyramidalTransform], number: int):
+    torch.manual_seed(1)
+    module = kind(32, 64, number)
     for matrix in module.matrices():
         bound = 1 / math.sqrt(matrix.in_features // matrix.groups)
         for parameter in matrix.parameters():
