@@ -21,6 +21,7 @@ from torch_pru import PRUError
 from torch_pru.lm.checkpoint import load_newest, read_verified
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training import resume
+from torch_pru.lm.training.journal import Journal
 
 SETTINGS: dict[str, Any] = SMALL | {"unit": "pru", "groups": 2, "checkpoint_steps": 9}
 
@@ -250,3 +251,16 @@ def test_a_finished_run_is_left_as_it_is(whole: Path, tmp_path: Path) -> None:
     resume(tmp_path / "run")
     assert checkpoints(tmp_path / "run") == before
     assert_same_end(tmp_path / "run", whole)
+
+
+def test_a_checkpoint_before_the_first_line_after_a_resume_knows_the_length(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, offset=0, step=0)
+    journal.write({"kind": "steps", "step": 1, "loss": 6.0}, {"seconds": 1.0})
+    saved = journal.offset()
+    journal.write({"kind": "steps", "step": 2, "loss": 5.0}, {"seconds": 2.0})
+    journal.close()
+    again = Journal(tmp_path, offset=saved, step=1)  # the second line came after the checkpoint
+    assert again.offset() == saved == (tmp_path / "metrics.jsonl").stat().st_size
+    again.write({"kind": "steps", "step": 2, "loss": 5.0}, {"seconds": 2.0})
+    assert again.offset() == (tmp_path / "metrics.jsonl").stat().st_size
+    again.close()

@@ -34,6 +34,7 @@ class Journal:
             if self._file.tell() < offset:
                 raise PRUError(f"{self.path} is shorter than when the checkpoint was written; it was changed")
             self._file.truncate(offset)
+            self._file.seek(offset)  # truncating leaves the position, which `offset` gives, where it was
             self._board = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
         except OSError as error:
             raise PRUError(f"cannot write {self.path}: {error.strerror or error}") from error
