@@ -259,14 +259,14 @@ class PyramidalTransform(nn.Module):
         if is_unit_major(x) and self.is_linear and self.groups == 1:
             # On a GPU one large product is quicker than several, the pooling and the concatenation.
             weights = [matrix.weight for matrix in self.matrices()]
-            return input_gates(x, weights, self._averaged, product_dtype(x), residual)
+            return input_gates(x, weights, self._pool_windows, product_dtype(x), residual)
         views = zip(self.transforms, self.pyramid(x), strict=True)
         y = concatenate_units([level.product(view) for level, view in views])  # type: ignore[operator]
         return add_input(y, x) if residual else y
 
     @property
-    def _averaged(self) -> tuple[int, ...]:
-        """The windows of the average pooling that does the same; one of 1 skips every second feature."""
+    def _pool_windows(self) -> tuple[int, ...]:
+        """The window of each level below the first; to skip every second feature is a window of 1."""
         return self.windows or (1,) * (self.levels - 1)
 
     def pyramid(self, x: Tensor) -> list[Tensor]:
@@ -274,7 +274,7 @@ class PyramidalTransform(nn.Module):
         views = [x]
         for level in range(self.levels - 1):
             kernel = self.kernels[level] if self.pooling == "convolution" else None
-            views.append(subsample(views[-1], self.pooling, self._averaged[level], kernel))
+            views.append(subsample(views[-1], self.pooling, self._pool_windows[level], kernel))
         return views
 
     def dense_weight(self, level_weights: Sequence[Tensor] | None = None) -> Tensor:
@@ -291,7 +291,7 @@ class PyramidalTransform(nn.Module):
         weights = level_weights or [matrix.weight for matrix in self.matrices()]
         parts = [weights[0][0]]
         for level, weight in enumerate(weights[1:], start=1):
-            windows = self._averaged[:level]
+            windows = self._pool_windows[:level]
             counts = pooling_counts(self.in_features, windows, weight.device, weight.dtype)
             parts.append((weight[0] / math.prod(windows)) @ counts)
         return torch.cat(parts, dim=-2) if len(parts) > 1 else parts[0]

@@ -169,10 +169,11 @@ def finetune(
     """
     from torch_pru.lm import training
     from torch_pru.lm.run import RunFolder
+    from torch_pru.lm.training.start import second_stage_folder
 
     tasks = [
         Task(
-            run.with_name(run.name + "-finetuned"),
+            second_stage_folder(run),
             RunFolder.open(run).config,
             partial(training.finetune, run),
             f"finetuning {run}",

@@ -23,6 +23,11 @@ State = list[tuple[Tensor, Tensor]]
 """h and c of each layer, each (1, B, M of the layer)."""
 
 
+def flat(state: State) -> list[Tensor]:
+    """h and c of all layers in a row, for operations on lists of tensors."""
+    return [tensor for pair in state for tensor in pair]
+
+
 class Hidden(NamedTuple):
     """What the layers make of a window."""
 

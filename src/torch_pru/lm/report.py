@@ -108,7 +108,10 @@ def adapted_table(results: Sequence[Result]) -> str:
                 ours = Adapted(recipe, method, Perplexities(), "", result.finetuned)
                 published.setdefault((recipe, result.finetuned, method), ours)
     rows = [adapted_row(one, results) for one in published.values()]
-    text = "Settings are tuned on the first 30,000 validation tokens where `--tune` was given."
+    text = (
+        "Settings are tuned on the first validation tokens where `--tune` was given: 30,000, or as many as "
+        "`--tune-tokens` said."
+    )
     return f"## Dynamic evaluation and continuous cache\n\n{text}\n\n" + table(heading, rows)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...errors import check_positive
-from ..model import LanguageModel
+from ..model import LanguageModel, flat
 from .mode import evaluating
 from .replay import Replayed, can_replay, on_device
 from .static import Progress
@@ -80,9 +80,7 @@ class SegmentReader:
     def _rewind(self) -> None:
         self.total.zero_()
         self.first_row.zero_()
-        for h, c in self.state:
-            h.zero_()
-            c.zero_()
+        torch._foreach_zero_(flat(self.state))
 
     def _read_whole(self) -> None:
         self._read(self.segment)
@@ -96,9 +94,7 @@ class SegmentReader:
         with torch.no_grad():
             self.total += nll.sum(dtype=torch.float64)
             self.first_row += length
-            for own, given in zip(self.state, hidden.state, strict=True):
-                own[0].copy_(given[0])
-                own[1].copy_(given[1])
+            torch._foreach_copy_(flat(self.state), flat(hidden.state))
             self.learn(gradients, nll.numel())
 
 

@@ -19,7 +19,7 @@ from torch_pru import PRU, GroupedLinear, PyramidalTransform
 from torch_pru.cell import PRUCell
 from torch_pru.ops.products import SIXTEEN_BITS, is_unit_major, product_dtype
 
-from ..model import LanguageModel, State
+from ..model import LanguageModel, State, flat
 from ..softmax import Softmax, full_precision
 from .fused import FusedModel, can_fuse, cells_of
 from .replay import Replayed, can_replay, on_device
@@ -137,9 +137,7 @@ class Stepper:
     def _keep(self, scores: Tensor, state: State) -> None:
         """Into the buffers that graphs read from and write to."""
         self.scores.copy_(scores)
-        for own, given in zip(self.state, state, strict=True):
-            own[0].copy_(given[0])
-            own[1].copy_(given[1])
+        torch._foreach_copy_(flat(self.state), flat(state))
 
     def _offset(self, model: LanguageModel, barred: int | None) -> Tensor:
         """What is added to the scores (V,): the bias of a softmax, and -infinity for a barred word."""

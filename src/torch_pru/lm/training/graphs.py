@@ -8,7 +8,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from torch_pru.lm.model import State
+from torch_pru.lm.model import State, flat
 from torch_pru.lm.training.step import TrainingStep
 
 log = logging.getLogger(__name__)
@@ -78,12 +78,12 @@ class GraphedStep:
             return None
 
     def _set_state(self, state: State) -> None:
-        torch._foreach_copy_(_flat(self.state), _flat(state))
+        torch._foreach_copy_(flat(self.state), flat(state))
 
     def _run(self, length: int) -> None:
         window = self.text[self.rows[: length + 1] + self.first_row]
         state, loss = self.step(window[:-1], window[1:], self.state)
-        torch._foreach_copy_([*_flat(self.state), self.loss], [*_flat(state), loss])
+        torch._foreach_copy_([*flat(self.state), self.loss], [*flat(state), loss])
 
     def _capture(self, length: int) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
@@ -100,7 +100,3 @@ class GraphedStep:
             graph.capture_end()
         torch.cuda.current_stream().wait_stream(self.stream)
         return graph
-
-
-def _flat(state: State) -> list[Tensor]:
-    return [tensor for pair in state for tensor in pair]

@@ -59,8 +59,7 @@ class SecondStage:
 
     def __init__(self, source: str | Path, path: str | Path | None = None) -> None:
         self.source = RunFolder.open(source)
-        name = self.source.path.name + "-finetuned"
-        self.path = Path(path) if path else self.source.path.with_name(name)
+        self.path = Path(path) if path else second_stage_folder(self.source.path)
         refuse_existing_run(self.path)
         checkpoint = self.source.checkpoint()
         if checkpoint is None or not checkpoint.state["finished"]:
@@ -78,6 +77,11 @@ class SecondStage:
         if trainer.world.main:  # the start comes first, so that a folder with a run.json can be resumed
             save_checkpoint(self.path / "checkpoints", start)
             RunFolder.create(self.path, self.config, corpus.vocabulary, "finetune")
+
+
+def second_stage_folder(source: Path) -> Path:
+    """Where a run is finetuned to unless said: beside it."""
+    return source.with_name(source.name + "-finetuned")
 
 
 Start = NewRun | InterruptedRun | SecondStage
