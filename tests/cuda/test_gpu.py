@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from literal import compare, make_problem, run_fused
 from shapes import AMPERE
 
+from torch_pru import PRU
 from torch_pru.ops import cuda
 from torch_pru.ops.cuda import recurrence
 
@@ -176,3 +179,48 @@ def test_a_shape_that_is_not_covered_is_an_error():
     assert "even" in cuda.covers(x["gates"], x["weight"], None, True)
     with pytest.raises(ValueError, match="even"):
         cuda.forward(*x.values(), None, False, False)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+def test_gradients_have_the_dtypes_of_their_tensors(dtype):
+    """The kernels leave some in float32."""
+    torch.use_deterministic_algorithms(False)
+    pru = PRU(48, 48, device="cuda", dtype=dtype)
+    shapes = (5, 3, 48), (1, 3, 48), (1, 3, 48)
+    x, h, c = (torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for shape in shapes)
+    results = []
+    for backend in ("cuda", "loop"):
+        pru.cells[0].backend = backend
+        y, (hn, cn) = pru(x, (h, c))
+        results.append(torch.autograd.grad([y, hn, cn], [x, h, c, *pru.parameters()], [y, hn, cn]))
+    for ours, theirs in zip(*results, strict=True):
+        assert ours.dtype == dtype
+        assert (ours - theirs).norm() < 0.05 * theirs.norm()
+
+
+def test_a_layer_on_another_stream_and_in_another_thread():
+    """The host's shortcuts to stream and context are those of the calling thread."""
+    torch.use_deterministic_algorithms(False)
+    pru = PRU(48, 48, device="cuda", dtype=torch.float16)
+    x = torch.randn(5, 3, 48, device="cuda", dtype=torch.float16)
+
+    def run() -> list[torch.Tensor]:
+        leaf = x.detach().requires_grad_()
+        y = pru(leaf)[0]
+        return [y.detach(), *torch.autograd.grad(y.float().square().sum(), [leaf, *pru.parameters()])]
+
+    def run_aside() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            found.append(run())
+            torch.cuda.current_stream().synchronize()
+
+    expected, found = run(), []
+    torch.cuda.synchronize()
+    threads = [threading.Thread(target=run_aside) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2
+    for results in found:
+        torch.testing.assert_close(results, expected, rtol=0.01, atol=0.01)

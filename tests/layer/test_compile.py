@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from torch_pru import PRU
+from torch_pru import PRU, cell, ops
 
 from .comparing import assert_all_close, gradients
 
@@ -63,6 +63,24 @@ def test_the_recurrence_is_one_node():
 
     torch.compile(pru, fullgraph=True, backend=look)(torch.randn(6, 2, 8))
     assert sum("recurrence" in target for target in seen) == 1
+
+
+def test_an_operator_that_a_compiled_caller_calls_eagerly(monkeypatch: pytest.MonkeyPatch):
+    """As where a compiler gave up on the calling function: it does not look into the operator instead."""
+    monkeypatch.setattr(cell, "recurrence", torch._dynamo.disable(ops.recurrence, recursive=False))
+    pru, x, seen = PRU(8, 8), torch.randn(4, 3, 8, requires_grad=True), []
+
+    def look(graph: torch.fx.GraphModule, inputs: list) -> object:
+        seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph
+
+    compiled = torch.compile(pru, backend=look)
+    expected = values_and_gradients(pru, pru, x)
+    assert_all_close(values_and_gradients(compiled, pru, x), expected, **CLOSE)
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(x)[0], expected["y"], **CLOSE)
+    assert seen
+    assert not any("sigmoid" in target or "bmm" in target for target in seen)  # what the loop is made of
 
 
 def test_with_states_given_and_weight_drop():

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+
+from torch_pru.ops.operators import below_autograd, define
 
 
 def draw_mask(
@@ -18,7 +21,6 @@ def draw_mask(
     return torch.empty(shape, dtype=torch.uint8, device=device).bernoulli_(keep, generator=generator)
 
 
-@torch.library.custom_op("torch_pru::drop", mutates_args=())
 def drop(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype) -> Tensor:
     """``values · mask / keep`` in ``dtype``, contiguous; computed in the wider dtype and rounded once.
 
@@ -33,6 +35,10 @@ def drop(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype) -> Tenso
         >>> drop(torch.tensor([1.0, 2.0]), torch.tensor([0, 1], dtype=torch.uint8), 0.5, torch.float32)
         tensor([0., 4.])
     """
+    return _drop(values, mask, keep, dtype)
+
+
+def _forward(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype) -> Tensor:
     if values.is_cuda:
         from torch_pru.ops.cuda import passes  # here, because importing the package must stay light
 
@@ -42,20 +48,21 @@ def drop(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype) -> Tenso
     return (values.to(wide) * mask.to(wide).div_(keep)).to(dtype).contiguous()
 
 
-@drop.register_fake
-def _(values, mask, keep, dtype):
+def _forward_fake(values, mask, keep, dtype):
     return values.new_empty(values.shape, dtype=dtype)
 
 
-def _setup_context(ctx, inputs, output) -> None:
-    values, mask, ctx.keep, _ = inputs
-    ctx.dtype = values.dtype
-    ctx.save_for_backward(mask)
+class _Drop(Function):
+    @staticmethod
+    def forward(ctx, values, mask, keep, dtype):
+        ctx.keep, ctx.dtype = keep, values.dtype
+        ctx.save_for_backward(mask)
+        return below_autograd(_drop, values, mask, keep, dtype)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (mask,) = ctx.saved_tensors
+        return _drop(gradient, mask, ctx.keep, ctx.dtype), None, None, None
 
 
-def _differentiate(ctx, gradient):
-    (mask,) = ctx.saved_tensors
-    return drop(gradient, mask, ctx.keep, ctx.dtype), None, None, None
-
-
-drop.register_autograd(_differentiate, setup_context=_setup_context)
+_drop = define("drop", _forward, _forward_fake, _Drop.apply)

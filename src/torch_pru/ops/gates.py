@@ -1,4 +1,4 @@
-"""What a layer's input contributes to its gates as one ``torch.library`` operator: for 16 bits on a GPU.
+"""What a layer's input contributes to its gates as one operator: for 16 bits on a GPU.
 
 A pyramid whose pooling is linear is one matrix W' of the input: its levels *folded*. So the forward pass is
 fold and one product, and the backward pass is two products and the transpose of the fold. W' keeps the gates
@@ -7,16 +7,18 @@ of a unit side by side, and so does the result: the fused recurrence reads them 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
-from torch_pru.errors import PRUError
 from torch_pru.ops import folding
 from torch_pru.ops.bands import aligned
+from torch_pru.ops.operators import OnceDifferentiable, below_autograd, define
 
 
 def input_gates(
@@ -48,16 +50,19 @@ def input_gates(
 
 def implementation(tensor: Tensor, rows: int, columns: int) -> ModuleType:
     """The module with ``fold``, ``unfold``, ``spread`` and ``collect`` that serves a W' of this size."""
-    if tensor.is_cuda:
-        from torch_pru.ops.cuda import folding as kernels  # here: importing the package must stay light
-
-        if kernels.covers(tensor.device, rows, columns):
-            return kernels
+    if tensor.is_cuda and _kernels().covers(tensor.device, rows, columns):
+        return _kernels()
     return folding
 
 
-@torch.library.custom_op("torch_pru::input_gates", mutates_args=())
-def forward(
+@functools.cache
+def _kernels() -> ModuleType:
+    from torch_pru.ops.cuda import folding  # here, because importing the package must stay light
+
+    return folding
+
+
+def _forward(
     x: Tensor,
     weights: Sequence[Tensor],
     windows: Sequence[int],
@@ -74,12 +79,11 @@ def forward(
     gates, units, features = *_sizes(weights), x.shape[-1]
     keep = _kept(x, weights, dtype)
     module = implementation(x, units * gates, aligned(features))
-    folded = folded_already(weights, dtype)
-    if folded is None:
-        folded = module.fold(weights, tuple(windows[1:]), dtype)
+    folded = module.fold(weights, tuple(windows[1:]), dtype) if keep.folded else folded_already(weights[0])
     operand = _operand(x, dtype, keep.columns)
     if residual:
-        every_gate = module.spread(operand[:, :features], gates)
+        narrow = operand if keep.columns == features else operand[:, :features]
+        every_gate = module.spread(narrow, gates)
         result = every_gate.addmm_(operand, folded.t())  # one rounding of the whole sum
     else:
         result = torch.mm(operand, folded.t())
@@ -90,8 +94,7 @@ def forward(
     )
 
 
-@forward.register_fake
-def _(x, weights, windows, dtype, residual, for_input, for_weights):
+def _forward_fake(x, weights, windows, dtype, residual, for_input, for_weights):
     gates, units = _sizes(weights)
     keep, rows = _kept(x, weights, dtype), x.shape[:-1].numel()
     return (
@@ -106,8 +109,7 @@ def _sizes(weights: Sequence[Tensor]) -> tuple[int, int]:
     return weights[0].shape[1], sum(weight.shape[2] for weight in weights)
 
 
-@dataclass(frozen=True)
-class _Kept:
+class _Kept(NamedTuple):
     """What the forward pass makes and the backward pass needs again."""
 
     columns: int  # of W' and of the operand
@@ -116,17 +118,15 @@ class _Kept:
 
 
 def _kept(x: Tensor, weights: Sequence[Tensor], dtype: torch.dtype) -> _Kept:
-    folded, features = folded_already(weights, dtype) is None, x.shape[-1]
+    first, features = weights[0], x.shape[-1]
+    folded = len(weights) > 1 or first.dtype != dtype or not first.transpose(1, 2).is_contiguous()
     columns = aligned(features) if folded else features
     return _Kept(columns, folded, operand=x.dtype != dtype or columns != features)
 
 
-def folded_already(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor | None:
-    """W' as a view of the weight, where there is one level and its gates lie side by side."""
-    by_unit = weights[0][0].transpose(0, 1)  # (M, gates, N)
-    if len(weights) > 1 or by_unit.dtype != dtype or not by_unit.is_contiguous():
-        return None
-    return by_unit.flatten(0, 1)
+def folded_already(weight: Tensor) -> Tensor:
+    """W' as a view of the weight (1, gates, M, N) of the one level there is; its gates lie side by side."""
+    return weight[0].transpose(0, 1).flatten(0, 1)
 
 
 def _operand(x: Tensor, dtype: torch.dtype, columns: int) -> Tensor:
@@ -134,15 +134,14 @@ def _operand(x: Tensor, dtype: torch.dtype, columns: int) -> Tensor:
     features = x.shape[-1]
     rows = x.reshape(-1, features)
     if features == columns:
-        return rows.to(dtype)
+        return rows if rows.dtype == dtype else rows.to(dtype)
     operand = rows.new_empty(len(rows), columns, dtype=dtype)
     operand[:, :features] = rows
     operand[:, features:] = 0
     return operand
 
 
-@torch.library.custom_op("torch_pru::input_gates_backward", mutates_args=())
-def backward(
+def _backward(
     grad: Tensor,
     folded: Tensor | None,
     operand: Tensor | None,
@@ -152,30 +151,30 @@ def backward(
     residual: bool,
     input_dtype: torch.dtype,
     weight_dtype: torch.dtype,
-) -> tuple[Tensor, list[Tensor]]:
+) -> list[Tensor]:
     """The gradients of the input (…, N) and of every level's weight.
 
     Args:
         grad: (…, gates, M), any strides.
-        folded: W' (M·gates, N or more); None gives an empty gradient of the input.
-        operand: x (n, as many columns); None gives no gradients of weights.
+        folded: W' (M·gates, N or more); without it there is no gradient of the input.
+        operand: x (n, as many columns); without it there are none of weights.
         units: m_k of each level.
         windows: one for each level; the first level's is 1.
     """
     gates, rows = grad.shape[-2], grad.transpose(-1, -2).reshape(-1, sum(units) * grad.shape[-2])
     module = implementation(grad, rows.shape[1], aligned(features))
-    grad_input = grad.new_empty(0, dtype=input_dtype)
+    grads = []
     if folded is not None:
         if residual:
             total = module.collect(rows, gates).addmm_(rows, folded[:, :features]).to(input_dtype)
         else:
             total = _product(rows, folded, input_dtype)[:, :features]
-        grad_input = total.view(*grad.shape[:-2], features)
-    if operand is None:
-        return grad_input, []
-    # In 16 bits, as both factors are: half the bytes for a pass that does little but move them.
-    grad_folded = torch.mm(rows.t(), operand)
-    return grad_input, module.unfold(grad_folded, gates, features, units, tuple(windows[1:]), weight_dtype)
+        grads.append(total.view(*grad.shape[:-2], features))
+    if operand is not None:
+        # In 16 bits, as both factors are: half the bytes for a pass that does little but move them.
+        grad_folded = torch.mm(rows.t(), operand)
+        grads += module.unfold(grad_folded, gates, features, units, tuple(windows[1:]), weight_dtype)
+    return grads
 
 
 def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
@@ -185,54 +184,55 @@ def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.mm(a, b).to(dtype)
 
 
-@backward.register_fake
-def _(grad, folded, operand, features, units, windows, residual, input_dtype, weight_dtype):
-    grad_input = grad.new_empty(0, dtype=input_dtype)
+def _backward_fake(grad, folded, operand, features, units, windows, residual, input_dtype, weight_dtype):
+    grads = []
     if folded is not None:
         columns = features if residual else folded.shape[1]
-        grad_input = grad.new_empty(*grad.shape[:-2], columns, dtype=input_dtype)[..., :features]
-    if operand is None:
-        return grad_input, []
-    shapes = [(1, grad.shape[-2], size, features // 2**level) for level, size in enumerate(units)]
-    return grad_input, [grad.new_empty(shape, dtype=weight_dtype) for shape in shapes]
+        grads.append(grad.new_empty(*grad.shape[:-2], columns, dtype=input_dtype)[..., :features])
+    if operand is not None:
+        shapes = [(1, grad.shape[-2], size, features // 2**level) for level, size in enumerate(units)]
+        grads += [grad.new_empty(shape, dtype=weight_dtype) for shape in shapes]
+    return grads
 
 
-def _setup_context(ctx, inputs, output) -> None:
-    x, weights, windows, dtype, residual, for_input, for_weights = inputs
-    _, folded, operand = output
-    keep = _kept(x, weights, dtype)
-    ctx.keep, ctx.dtype = keep, dtype
-    units = [weight.shape[2] for weight in weights]
-    ctx.arguments = x.shape[-1], units, list(windows), residual, x.dtype, weights[0].dtype
-    ctx.set_materialize_grads(False)  # the other two results have none
-    ctx.save_for_backward(
-        (folded if keep.folded else weights[0]) if for_input else None,
-        (operand if keep.operand else x) if for_weights else None,
-    )
+class _InputGates(Function):
+    @staticmethod
+    def forward(ctx, x, windows, dtype, residual, for_input, for_weights, *weights):
+        results = below_autograd(forward, x, weights, windows, dtype, residual, for_input, for_weights)
+        _, folded, operand = results
+        ctx.keep, ctx.dtype = _kept(x, weights, dtype), dtype
+        units = [weight.shape[2] for weight in weights]
+        ctx.arguments = x.shape[-1], units, windows, residual, x.dtype, weights[0].dtype
+        ctx.set_materialize_grads(False)  # the other two results have none
+        ctx.save_for_backward(
+            (folded if ctx.keep.folded else weights[0]) if for_input else None,
+            (operand if ctx.keep.operand else x) if for_weights else None,
+        )
+        return results
+
+    @staticmethod
+    def backward(ctx, grad, grad_folded, grad_operand):
+        folded, operand = ctx.saved_tensors
+        levels, for_input, for_weights = len(ctx.arguments[1]), folded is not None, operand is not None
+        if grad is None:
+            return None, *[None] * 5, *[None] * levels
+        if for_input and not ctx.keep.folded:
+            folded = folded_already(folded)
+        if for_weights:
+            operand = _operand(operand, ctx.dtype, ctx.keep.columns)
+        grads = backward(grad, folded, operand, *ctx.arguments)
+        grad_input, grad_weights = (grads[0], grads[1:]) if for_input else (None, grads)
+        return grad_input, *[None] * 5, *(grad_weights if for_weights else [None] * levels)
 
 
-def _differentiate(ctx, grad, grad_folded, grad_operand):
-    folded, operand = ctx.saved_tensors
-    levels, for_input, for_weights = len(ctx.arguments[1]), folded is not None, operand is not None
-    if grad is None:
-        return None, [None] * levels, *[None] * 5
-    if for_input and not ctx.keep.folded:
-        folded = folded_already([folded], ctx.dtype)
-    if for_weights:
-        operand = _operand(operand, ctx.dtype, ctx.keep.columns)
-    grad_input, grad_weights = backward(grad, folded, operand, *ctx.arguments)
-    return (
-        grad_input if for_input else None,
-        grad_weights if for_weights else [None] * levels,
-        *[None] * 5,
-    )
+def _with_gradient(x, weights, *others):
+    return _InputGates.apply(x, *others, *weights)
 
 
-def _refuse_double_backward(ctx, *grads):
-    raise PRUError(
-        "double backward through the input product is not possible in 16 bits on a GPU; use float32"
-    )
+def _backward_once(*arguments):
+    reason = "the input product is not possible in 16 bits on a GPU; use float32"
+    return OnceDifferentiable.apply(backward, reason, *arguments)
 
 
-forward.register_autograd(_differentiate, setup_context=_setup_context)
-backward.register_autograd(_refuse_double_backward)
+forward = define("input_gates", _forward, _forward_fake, _with_gradient)
+backward = define("input_gates_backward", _backward, _backward_fake, _backward_once)

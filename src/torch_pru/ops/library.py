@@ -1,20 +1,22 @@
-"""The recurrence as ``torch.library`` operators, so that compilers see one node with known shapes.
+"""The recurrence as operators: ``torch_pru::recurrence`` is differentiable, its backward one of its own.
 
-``torch_pru::recurrence`` has a differentiable forward; its backward is an operator of its own.
 Both take the name of the implementation as an argument: the choice was made before.
 """
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
-from torch_pru.errors import PRUError
 from torch_pru.ops import loop
+from torch_pru.ops.operators import OnceDifferentiable, below_autograd, define
 
 
+@functools.cache
 def implementation(backend: str) -> ModuleType:
     """The module with ``forward`` and ``backward`` of a backend, loaded when first asked for."""
     if backend == "cuda":
@@ -24,8 +26,7 @@ def implementation(backend: str) -> ModuleType:
     return loop
 
 
-@torch.library.custom_op("torch_pru::recurrence", mutates_args=())
-def forward(
+def _forward(
     gates: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -40,8 +41,7 @@ def forward(
     return implementation(backend).forward(gates, weight, bias, h0, c0, lengths, reverse, save)
 
 
-@forward.register_fake
-def _(gates, weight, bias, h0, c0, lengths, reverse, save, backend):
+def _forward_fake(gates, weight, bias, h0, c0, lengths, reverse, save, backend):
     steps, batch, _, hidden = gates.shape
     activations, cells = implementation(backend).saved_like(gates, save)
     return (
@@ -53,8 +53,7 @@ def _(gates, weight, bias, h0, c0, lengths, reverse, save, backend):
     )
 
 
-@torch.library.custom_op("torch_pru::recurrence_backward", mutates_args=())
-def backward(
+def _backward(
     grad_out: Tensor | None,
     grad_hn: Tensor | None,
     grad_cn: Tensor | None,
@@ -74,39 +73,35 @@ def backward(
     )
 
 
-@backward.register_fake
-def _(grad_out, grad_hn, grad_cn, weight, h0, c0, out, activations, cells, lengths, reverse, backend):
-    grad_gates, grad_bias = implementation(backend).gradients_like(out)
-    return (
-        grad_gates,
-        implementation(backend).weight_gradient_like(weight),
-        grad_bias,
-        torch.empty_like(h0, memory_format=torch.contiguous_format),
-        torch.empty_like(c0, memory_format=torch.contiguous_format),
-    )
+def _backward_fake(
+    grad_out, grad_hn, grad_cn, weight, h0, c0, out, activations, cells, lengths, reverse, backend
+):
+    module = implementation(backend)
+    grad_gates, grad_bias = module.gradients_like(out)
+    return grad_gates, module.weight_gradient_like(weight), grad_bias, *module.state_gradients_like(h0, c0)
 
 
-def _setup_context(ctx, inputs, output) -> None:
-    _, weight, bias, h0, c0, lengths, ctx.reverse, _, ctx.backend = inputs
-    out, _, _, activations, cells = output
-    ctx.has_bias = bias is not None
-    ctx.set_materialize_grads(False)  # zeros for what nobody asked of would be as large as the gates
-    ctx.save_for_backward(weight, h0, c0, out, activations, cells, lengths)
+class _Recurrence(Function):
+    @staticmethod
+    def forward(ctx, gates, weight, bias, h0, c0, lengths, reverse, save, backend):
+        results = below_autograd(forward, gates, weight, bias, h0, c0, lengths, reverse, save, backend)
+        out, _, _, activations, cells = results
+        ctx.reverse, ctx.backend = reverse, backend
+        ctx.set_materialize_grads(False)  # zeros for what nobody asked of would be as large as the gates
+        ctx.save_for_backward(weight, h0, c0, out, activations, cells, lengths)
+        return results
+
+    @staticmethod
+    def backward(ctx, grad_out, grad_hn, grad_cn, grad_activations, grad_cells):
+        grads = backward(grad_out, grad_hn, grad_cn, *ctx.saved_tensors, ctx.reverse, ctx.backend)
+        needed = ctx.needs_input_grad  # autograd converts to the dtypes of the arguments
+        return *(grad if needed[index] else None for index, grad in enumerate(grads)), None, None, None, None
 
 
-def _differentiate(ctx, grad_out, grad_hn, grad_cn, grad_activations, grad_cells):
-    weight, h0, c0, out, activations, cells, lengths = ctx.saved_tensors
-    grads = backward(
-        grad_out, grad_hn, grad_cn, weight, h0, c0, out, activations, cells, lengths, ctx.reverse, ctx.backend
-    )
-    grad_gates, grad_weight, grad_bias, grad_h0, grad_c0 = grads
-    grad_bias = grad_bias if ctx.has_bias else None
-    return grad_gates, grad_weight, grad_bias, grad_h0, grad_c0, None, None, None, None
+def _backward_once(*arguments):
+    reason = "this backend is not possible; use backend='reference'"
+    return OnceDifferentiable.apply(backward, reason, *arguments)
 
 
-def _refuse_double_backward(ctx, *grads):
-    raise PRUError("double backward through this backend is not possible; use backend='reference'")
-
-
-forward.register_autograd(_differentiate, setup_context=_setup_context)
-backward.register_autograd(_refuse_double_backward)
+forward = define("recurrence", _forward, _forward_fake, _Recurrence.apply)
+backward = define("recurrence_backward", _backward, _backward_fake, _backward_once)

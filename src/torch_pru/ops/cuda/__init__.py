@@ -9,10 +9,26 @@ import torch
 from torch import Tensor
 
 from .launch import device_of, missing, share
-from .plan import choose
-from .recurrence import backward, forward, gradients_like, saved_like, weight_gradient_like
+from .plan import choose, choose_once
+from .recurrence import (
+    backward,
+    forward,
+    gradients_like,
+    saved_like,
+    state_gradients_like,
+    weight_gradient_like,
+)
 
-__all__ = ["backward", "covers", "forward", "gradients_like", "saved_like", "share", "weight_gradient_like"]
+__all__ = [
+    "backward",
+    "covers",
+    "forward",
+    "gradients_like",
+    "saved_like",
+    "share",
+    "state_gradients_like",
+    "weight_gradient_like",
+]
 
 
 def covers(gates: Tensor, weight: Tensor, lengths: Tensor | None, training: bool) -> str | None:
@@ -21,15 +37,17 @@ def covers(gates: Tensor, weight: Tensor, lengths: Tensor | None, training: bool
         return f"tensors are on {gates.device.type}, not on a CUDA device"
     if gates.dtype not in (torch.float16, torch.bfloat16):
         return f"{gates.dtype} operands: the kernels take float16 and bfloat16"
-    if gates.shape[0] == 0 or gates.shape[1] == 0:
+    steps, batch, _, _ = gates.shape
+    if steps == 0 or batch == 0:
         return "there is nothing to do: no steps or no batch"
     if missing():
         return missing()
     device = device_of(gates.device.index)
     groups, _, size, _ = weight.shape
     bf16 = gates.dtype == torch.bfloat16
+    plan = choose if torch.compiler.is_compiling() else choose_once
     for direction in (False, True) if training else (False,):
-        answer = choose(device, size, gates.shape[1], groups, bf16, direction, gates.shape[0])
+        answer = plan(device, size, batch, groups, bf16, direction, steps)
         if isinstance(answer, str):
             return answer
     return None

@@ -26,7 +26,7 @@ def covers(device: torch.device, rows: int, columns: int) -> bool:
 
 def fold(weights: Sequence[Tensor], windows: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     kind = weights[0].dtype if weights[0].dtype in (torch.float32, dtype) else torch.float32
-    weights = [weight.to(kind).contiguous() for weight in weights]
+    weights = [(weight if weight.dtype == kind else weight.to(kind)).contiguous() for weight in weights]
     _, gates, _, features = weights[0].shape
     units = [weight.shape[2] for weight in weights]
     folded = weights[0].new_empty(sum(units) * gates, aligned(features), dtype=dtype)
@@ -48,7 +48,7 @@ def unfold(
     weights = [folded.new_empty(shape, dtype=kind) for shape in shapes]
     bands = [level.unfold for level in pooling_levels(features, windows, folded.device)]
     _launch_fold("unfold", weights, bands, folded)
-    return [weight.to(dtype) for weight in weights]
+    return weights if kind == dtype else [weight.to(dtype) for weight in weights]
 
 
 def spread(x: Tensor, gates: int) -> Tensor:

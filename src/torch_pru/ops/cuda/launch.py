@@ -7,7 +7,7 @@ import functools
 import importlib.util
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -85,6 +85,9 @@ def _make_context_current(index: int) -> None:
     _thread.ready = True
 
 
+_Arguments = ctypes.c_char_p * 1  # what a launch reads: pointers to the arguments, here to the one struct
+
+
 class Kernel:
     """One variant, loaded into one device's primary context, with its launch configuration."""
 
@@ -96,7 +99,7 @@ class Kernel:
         found = driver.cuModuleGetFunction(self._module, launch.kernel.encode())
         self._function = _checked(found, f"finding {launch.kernel}")
         self._launch = driver.cuLaunchKernelEx
-        self._name = launch.kernel
+        self._what = f"launching {launch.kernel}"
         self._configure(driver, launch)
 
     def _configure(self, driver, launch: Launch) -> None:
@@ -126,14 +129,13 @@ class Kernel:
         self._config = config
         self._lock = threading.Lock()
 
-    def __call__(self, stream: int, *words: int) -> None:
+    def __call__(self, stream: int, words: Sequence[int]) -> None:
         """Launches with one struct argument made of 64-bit words: pointers and integers."""
-        block = ctypes.create_string_buffer(struct.pack(f"<{len(words)}q", *words))
-        pointer = (ctypes.c_void_p * 1)(ctypes.addressof(block))
+        arguments = _Arguments(struct.pack(f"<{len(words)}q", *words))
         with self._lock:  # one configuration serves every stream, and backward runs in threads of its own
             self._config.hStream = stream
-            answer = self._launch(self._config, self._function, ctypes.addressof(pointer), 0)
-        _checked(answer, f"launching {self._name}")
+            answer = self._launch(self._config, self._function, ctypes.addressof(arguments), 0)
+        _checked(answer, self._what)
 
 
 @functools.cache
@@ -145,10 +147,19 @@ def launch_on(
     launch: Launch, device: torch.device, tensors: Iterable[Tensor | None], numbers: Iterable[int]
 ) -> None:
     """Launch on PyTorch's current stream; the kernel's one argument is the pointers, then the numbers."""
-    pointers = (0 if tensor is None else tensor.data_ptr() for tensor in tensors)
-    with torch.cuda.device(device):
-        _make_context_current(device.index)
-        kernel(launch, device.index)(torch.cuda.current_stream(device).cuda_stream, *pointers, *numbers)
+    words = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+    words += numbers
+    if device.index == torch.cuda.current_device():
+        _launch_here(launch, device.index, words)
+    else:
+        with torch.cuda.device(device):
+            _launch_here(launch, device.index, words)
+
+
+def _launch_here(launch: Launch, index: int, words: list[int]) -> None:
+    """On the current device, which is the one of this index."""
+    _make_context_current(index)
+    kernel(launch, index)(torch._C._cuda_getCurrentRawStream(index), words)
 
 
 def pass_over(
@@ -161,6 +172,11 @@ def pass_over(
 ) -> Launch:
     """A launch of as many blocks as fill the device; each walks over its share of the data."""
     blocks = per_multiprocessor * device_of(device.index).multiprocessors
+    return _pass_over(kernel, constants, blocks, threads)
+
+
+@functools.cache
+def _pass_over(kernel: str, constants: tuple[tuple[str, int], ...], blocks: int, threads: int) -> Launch:
     return Launch(kernel, (*constants, ("THREADS", threads)), (blocks, 1), threads)
 
 

@@ -8,6 +8,7 @@ a few columns, as in generation, has a kernel of its own: there is nothing to ex
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 REGISTER_FILE = 65536  # 32-bit registers of one multiprocessor
@@ -222,3 +223,7 @@ def choose(
     if launch is None:
         return f"{groups} group(s) of {size} units do not fit {device.multiprocessors} multiprocessors"
     return launch
+
+
+choose_once = functools.lru_cache(maxsize=1024)(choose)
+"""The same for callers that ask again and again; not for a compiler's tracer, whose sizes are symbols."""

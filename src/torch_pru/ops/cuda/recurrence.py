@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .launch import device_of, launch_on
 from .passes import backward_tail
-from .plan import Launch, choose, round_up
+from .plan import Launch, choose_once, round_up
 
 SAVED = torch.float16  # activations and cells, whatever the operands are; see common.cu
 
@@ -19,7 +19,7 @@ def saved_like(gates: Tensor, save: bool) -> tuple[Tensor, Tensor]:
     """
     steps, batch, _, width = gates.shape
     slots = steps if save else 0
-    activations = gates.new_empty(slots, batch, width, 4, dtype=SAVED).permute(0, 1, 3, 2)
+    activations = gates.new_empty(slots, batch, width, 4, dtype=SAVED).mT
     return activations, gates.new_empty(slots, batch, width, dtype=SAVED)
 
 
@@ -38,16 +38,19 @@ def forward(
     groups, _, size, _ = weight.shape
     dtype, device = gates.dtype, gates.device
     launch = _launch(device, size, batch, groups, dtype, backward=False, steps=steps)
-    units = gates.permute(0, 1, 3, 2).contiguous()
-    weight, h0_operand = weight.to(dtype).contiguous(), h0.to(dtype).contiguous()
-    bias = None if bias is None else bias.float().contiguous()
-    cells0 = c0.float().contiguous()
-    lengths = _lengths(lengths, device)
+    inputs = (
+        gates.mT.contiguous(),
+        _operand(weight, dtype),
+        _operand(bias, torch.float32),
+        _operand(h0, dtype),
+        _operand(c0, torch.float32),
+        _lengths(lengths, device),
+    )
     out = torch.empty((steps, batch, width), dtype=dtype, device=device)
-    hn, cn = torch.empty_like(h0_operand), torch.empty_like(cells0)
+    hn = torch.empty((batch, width), dtype=dtype, device=device)
+    cn = torch.empty((batch, width), dtype=torch.float32, device=device)
     activations, cells = saved_like(gates, save)
     exchange = _exchange(launch, steps, groups, batch, device)
-    inputs = (units, weight, bias, h0_operand, cells0, lengths)
     outputs = (out, hn, cn, *((activations, cells) if save else (None, None)), exchange)
     launch_on(launch, device, (*inputs, *outputs), (steps, batch, groups, int(reverse)))
     return out, hn, cn.to(c0.dtype), activations, cells
@@ -56,8 +59,14 @@ def forward(
 def gradients_like(out: Tensor) -> tuple[Tensor, Tensor]:
     """Unwritten gradients of gates (T, B, 4, M), a unit's four adjacent, and bias (4, M), float32."""
     steps, batch, width = out.shape
-    gates = out.new_empty(steps, batch, width, 4).permute(0, 1, 3, 2)
+    gates = out.new_empty(steps, batch, width, 4).mT
     return gates, out.new_empty(4, width, dtype=torch.float32)
+
+
+def state_gradients_like(h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor]:
+    """Unwritten gradients of h0 and c0 (B, M), float32."""
+    h, c = (state.new_empty(state.shape, dtype=torch.float32) for state in (h0, c0))
+    return h, c
 
 
 def backward(
@@ -78,21 +87,26 @@ def backward(
     groups, _, size, _ = weight.shape
     dtype, device = out.dtype, out.device
     launch = _launch(device, size, batch, groups, dtype, backward=True)
-    grad_out, grad_hn = _operand(grad_out, dtype), _operand(grad_hn, dtype)
-    grad_cn, cells0 = _operand(grad_cn, torch.float32), c0.float().contiguous()
     lengths = _lengths(lengths, device)
-    dgates = gradients_like(out)[0].permute(0, 1, 3, 2)
+    inputs = (
+        _operand(grad_out, dtype),
+        _operand(grad_hn, dtype),
+        _operand(grad_cn, torch.float32),
+        _operand(weight, dtype),
+        _operand(c0, torch.float32),
+        activations.mT.contiguous(),
+        cells,
+        lengths,
+    )
+    dgates = torch.empty((steps, batch, width, 4), dtype=dtype, device=device)
     if launch.cooperative:
         dgates.view(torch.int16).fill_(-1)  # the grid variant's "not there yet"
-    dh0 = torch.empty((batch, width), dtype=torch.float32, device=device)
-    dc0 = torch.empty_like(dh0)
+    dh0, dc0 = state_gradients_like(h0, c0)
     bias_parts = torch.empty((launch.bias_rows, width, 4), dtype=torch.float32, device=device)
-    saved = (activations.permute(0, 1, 3, 2).contiguous(), cells, lengths)
-    inputs = (grad_out, grad_hn, grad_cn, weight.to(dtype).contiguous(), cells0, *saved)
-    launch_on(launch, device, (*inputs, dgates, dh0, dc0, bias_parts), (steps, batch, groups, int(reverse)))
+    outputs = (dgates, dh0, dc0, bias_parts)
+    launch_on(launch, device, (*inputs, *outputs), (steps, batch, groups, int(reverse)))
     before, dbias = backward_tail(out, h0, bias_parts, groups, lengths, reverse)
-    dweight = weight_gradient(dgates, before, weight.dtype)
-    return dgates.permute(0, 1, 3, 2), dweight, dbias, dh0.to(h0.dtype), dc0.to(c0.dtype)
+    return dgates.mT, weight_gradient(dgates, before, weight.dtype), dbias, dh0, dc0
 
 
 def weight_gradient(dgates: Tensor, before: Tensor, dtype: torch.dtype) -> Tensor:
@@ -108,7 +122,7 @@ def weight_gradient(dgates: Tensor, before: Tensor, dtype: torch.dtype) -> Tenso
     steps, batch, groups, _ = before.shape
     size = dgates.shape[2] // groups
     left = dgates.view(steps * batch, groups, 4 * size).permute(1, 2, 0)
-    right = before.flatten(0, 1).transpose(0, 1)
+    right = before.view(steps * batch, groups, -1).transpose(0, 1)
     if dtype == torch.float32 and before.is_cuda:
         product = torch.bmm(left, right, out_dtype=torch.float32)
     else:
@@ -124,7 +138,7 @@ def weight_gradient_like(weight: Tensor) -> Tensor:
 
 def _by_gate(product: Tensor, size: int) -> Tensor:
     """(G, D·4, padded) as (G, 4, D, D)."""
-    return product.unflatten(1, (size, 4))[..., :size].transpose(1, 2)
+    return product.view(product.shape[0], size, 4, -1)[..., :size].transpose(1, 2)
 
 
 def _launch(
@@ -137,7 +151,7 @@ def _launch(
     steps: int | None = None,
 ) -> Launch:
     bf16 = dtype == torch.bfloat16
-    launch = choose(device_of(device.index), size, batch, groups, bf16, backward, steps)
+    launch = choose_once(device_of(device.index), size, batch, groups, bf16, backward, steps)
     if isinstance(launch, str):
         raise ValueError(f"the fused kernels do not cover this shape: {launch}")
     return launch
@@ -152,7 +166,9 @@ def _exchange(launch: Launch, steps: int, groups: int, batch: int, device: torch
 
 
 def _operand(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if tensor is None else tensor.to(dtype).contiguous()
+    if tensor is None:
+        return None
+    return (tensor if tensor.dtype == dtype else tensor.to(dtype)).contiguous()
 
 
 def _lengths(lengths: Tensor | None, device: torch.device) -> Tensor | None:
