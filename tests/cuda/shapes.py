@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from torch_pru.ops.cuda.plan import Device, Launch, choose
 
 AMPERE = Device((8, 0), 108, 166912)
@@ -15,8 +17,13 @@ PAPER += [(1, units) for units in (400, 600, 1000, 1024, 1150, 1200, 1400)]
 
 
 def launch_for(
-    device: Device, groups: int, units: int, batch: int, backward: bool, bf16: bool = False
+    device: Device,
+    groups: int,
+    units: int,
+    batch: int,
+    backward: bool,
+    dtype: torch.dtype = torch.float16,
 ) -> Launch:
-    launch = choose(device, units, batch, groups, bf16, backward)
+    launch = choose(device, units, batch, groups, dtype, backward)
     assert isinstance(launch, Launch), launch
     return launch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from literal import hidden_before, literal, make_problem
+from literal import Problem, hidden_before, literal, make_problem, run_literal
 from shapes import HOPPER
 
 from torch_pru.ops.cuda import plan
@@ -125,7 +125,8 @@ def test_places_and_parts_of_a_cluster(units):
 @pytest.mark.parametrize("units", [350, 600, 1150])
 def test_spans_of_the_grid(units):
     cuts = [
-        dict(plan.grid_launch(HOPPER, units, 3, 1, False, backward).constants) for backward in (False, True)
+        dict(plan.grid_launch(HOPPER, units, 3, 1, torch.float16, backward).constants)
+        for backward in (False, True)
     ]
     problem = make_problem(3, 3, 1, units, torch.float64, device="cpu")
     weight = problem.inputs["weight"][0]
@@ -141,6 +142,69 @@ def test_spans_of_the_grid(units):
         return grid_sum(dgates.reshape(len(dgates), -1), columns, cuts[1]["WARPS"], cuts[1]["PARTS"])
 
     check(problem, run(problem, product_forward, product_backward, torch.arange(units)))
+
+
+def half(x):
+    """Rounded to float16, as what float32's kernels multiply with weights."""
+    return x.to(torch.float16).to(x.dtype)
+
+
+def rounded_products(kind, weight, units):
+    """Forward and backward product of a float32 recurrence, and the places of its units."""
+    if kind == "grid":  # gradients of gates are rounded, sums are not
+        by_gate = half(weight)
+        return (
+            lambda h: torch.einsum("koi,bi->bok", by_gate, half(h)),
+            lambda d: torch.einsum("bok,koi->bi", half(d), by_gate),
+            torch.arange(units),
+        )
+    held = plan.team(HOPPER, units)  # here each sender's part is rounded, too
+    places = units_in_places(held)
+    padded = half(padded_weight(weight, places))
+
+    def backward(d):
+        own = half(d).view(len(d), held.cluster, 1, held.slots, 4)
+        rows = padded.view(4, held.cluster, held.slots, -1)
+        return sum(
+            half(torch.einsum("bok,kop->bp", own[:, sender, 0], rows[:, sender]))
+            for sender in range(held.cluster)
+        )
+
+    return lambda h: cluster_product_forward(held, padded, half(h)), backward, places
+
+
+def scale_of(grads):
+    """recurrence.cu's scale: the power of two that brings the largest gradient to [4, 8)."""
+    _, exponent = torch.frexp(torch.stack([grad.abs().max() for grad in grads]).max())
+    return torch.exp2(3.0 - exponent)
+
+
+@pytest.mark.parametrize("magnitude", [1e-8, 1.0, 1e4])
+@pytest.mark.parametrize(
+    ("kind", "steps", "units"), [("cluster", 70, 100), ("cluster", 500, 50), ("grid", 70, 60)]
+)
+def test_float32_needs_no_more_than_a_scale(kind, steps, units, magnitude):
+    """Where only what is multiplied with weights is rounded, outputs and gradients are good as TF32's."""
+    problem = make_problem(steps, 3, 1, units, torch.float32, device="cpu")
+    problem.grads = tuple(grad * magnitude for grad in problem.grads)
+    scale = scale_of(problem.grads)
+    assert 4 <= scale * max(grad.abs().max() for grad in problem.grads) < 8
+    *products, places = rounded_products(kind, problem.inputs["weight"][0], units)
+    scaled = Problem(problem.inputs, tuple(grad * scale for grad in problem.grads), None, False)
+    out, dgates, dh0, dc0 = run(scaled, *products, places)
+    before = half(hidden_before(out, problem.inputs["h0"], 1))
+    found = {
+        "out": out,
+        "dgates": dgates.mT / scale,
+        "dweight": weight_gradient(half(dgates).contiguous(), before, torch.float32) / scale,
+        "dbias": dgates.sum((0, 1)).t() / scale,
+        "dh0": dh0 / scale,
+        "dc0": dc0 / scale,
+    }
+    wanted = run_literal(problem)
+    for name, x in found.items():
+        error = (x.double() - wanted[name]).norm() / wanted[name].norm()
+        assert error < (2e-3 if name.startswith("d") else 1e-3), (name, error)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from shapes import DEVICES, PAPER, launch_for
 
+from torch_pru.ops.cuda import DTYPES, dynamic, update
 from torch_pru.ops.cuda import compile as compiler
-from torch_pru.ops.cuda import dynamic, update
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
 try:
@@ -30,12 +30,13 @@ def cache(tmp_path, monkeypatch):
 
 
 def variants(device):
-    """Each variant picked for the paper's shapes; dtypes take turns, they change two instructions."""
+    """Each variant picked for the paper's shapes; dtypes take turns."""
     found = set()
     for turn, (groups, units) in enumerate(PAPER):
-        for batch in (1, 20, 80) if units in (350, 1150) else (20,):
+        for further, batch in enumerate((1, 20, 80) if units in (350, 1150) else (20,)):
             for backward in (False, True):
-                launch = launch_for(device, groups, units, batch, backward, bf16=bool(turn % 2) ^ backward)
+                dtype = DTYPES[(turn + further + backward) % len(DTYPES)]
+                launch = launch_for(device, groups, units, batch, backward, dtype)
                 found.add((launch.kernel, launch.constants))
     return sorted(found)
 
@@ -56,9 +57,16 @@ def passes_variants():
         found.append(("drop", (*kind, ("TO32", to32), ("D", size), ("VEC", width), threads)))
         found += [(name, (*kind, ("VEC", width), threads)) for name in ("penalties", "penalties_backward")]
         found.append(
-            ("backward_tail", (("BF16", bf16), ("H0_32", from32), ("D", 350 + 50 * to32 * bf16), threads))
+            (
+                "backward_tail",
+                (("BF16", bf16), ("OUT_32", 0), ("H0_32", from32), ("D", 350 + 50 * to32 * bf16), threads),
+            )
         )
-    return found
+    found += [
+        ("backward_tail", (("BF16", 0), ("OUT_32", 1), ("H0_32", 1), ("D", size), threads))
+        for size in (350, 400)
+    ]
+    return [*found, ("gradient_scale", (threads,))]
 
 
 def folding_variants():

@@ -67,7 +67,7 @@ def test_pointers_then_numbers_on_the_stream_of_the_device(current: int, monkeyp
 
 def test_plans_are_kept_but_follow_the_number_of_runs():
     shared = plan.Device(HOPPER.capability, HOPPER.multiprocessors, HOPPER.shared_bytes, runs=4)
-    arguments = (350, 20, 4, False, False)
+    arguments = (350, 20, 4, torch.float16, False)
     assert plan.choose_once(HOPPER, *arguments) is plan.choose_once(HOPPER, *arguments)
     for device in (HOPPER, shared):
         assert plan.choose_once(device, *arguments) == plan.choose(device, *arguments)

@@ -240,7 +240,7 @@ def test_one_graph_with_weight_drop(precision):
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+@pytest.mark.parametrize("dtype", [FLOAT, HALF, BRAIN])
 @pytest.mark.parametrize("initial", [FLOAT, HALF, BRAIN])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
@@ -255,7 +255,9 @@ def test_the_tail(dtype, initial, reverse, steps, batch, groups, units):
     some = torch.randint(0, steps + 1, (batch,), device="cuda", generator=generator(3))
     for lengths in (None, some):
         before, dbias = passes.backward_tail(out, h0, parts, groups, lengths, reverse)
-        assert torch.equal(before[..., :units], hidden_before(out, h0, groups, lengths, reverse))
+        assert before.dtype == (HALF if dtype == FLOAT else dtype)
+        expected = hidden_before(out, h0, groups, lengths, reverse).to(before.dtype)
+        assert torch.equal(before[..., :units], expected)
         torch.testing.assert_close(dbias.double(), parts.double().sum(0).t(), rtol=1e-4, atol=1e-4)
         assert dbias.is_contiguous()
         again = passes.backward_tail(out, h0, parts, groups, lengths, reverse)

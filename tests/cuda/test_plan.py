@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from shapes import AMPERE, BLACKWELL, DEVICES, HOPPER, PAPER, launch_for
@@ -10,12 +12,13 @@ from torch_pru.ops import cuda
 from torch_pru.ops.cuda import plan
 
 
+@pytest.mark.parametrize("dtype", cuda.DTYPES, ids=str)
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.architecture)
-def test_every_shape_of_the_paper_fits(device, backward):
+def test_every_shape_of_the_paper_fits(device, backward, dtype):
     for groups, units in PAPER:
         for batch in (1, 7, 20, 80, 256):
-            launch = launch_for(device, groups, units, batch, backward)
+            launch = launch_for(device, groups, units, batch, backward, dtype)
             assert launch.shared_bytes <= device.shared_bytes
             assert launch.threads <= 512
             if launch.cooperative:  # blocks of the grid wait for one another: all must run at once
@@ -70,9 +73,41 @@ def test_clusters_hold_every_unit_once():
 )
 def test_what_is_not_covered_has_a_reason(capability, units, batch, reason):
     device = plan.Device(capability, 132, 232448)
-    assert reason in plan.choose(device, units, batch, 1, False, False)
+    assert reason in plan.choose(device, units, batch, 1, torch.float16, False)
 
 
 def test_covers_needs_no_gpu():
     gates, weight = torch.zeros(1, 1, 4, 8), torch.zeros(1, 4, 8, 8)
     assert "cpu" in cuda.covers(gates, weight, None, True)
+
+
+@pytest.fixture
+def on_hopper(monkeypatch):
+    """Gates that say they are on a Hopper GPU, and their weight."""
+    monkeypatch.setattr(cuda, "missing", lambda: None)
+    monkeypatch.setattr(cuda, "device_of", lambda index: HOPPER)
+
+    def tensors(dtype):
+        gates = SimpleNamespace(device=torch.device("cuda", 0), dtype=dtype, shape=(3, 2, 4, 8))
+        return gates, torch.empty(1, 4, 8, 8)
+
+    return tensors
+
+
+def test_float32_where_tf32_is_allowed(on_hopper, monkeypatch):
+    gates, weight = on_hopper(torch.float32)
+    for allowed in (True, False):
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
+        assert cuda.tf32_is_allowed() == allowed
+        reason = cuda.covers(gates, weight, None, True)
+        assert reason is None if allowed else "allow_tf32" in reason
+    assert cuda.covers(*on_hopper(torch.float16), None, True) is None
+
+
+def test_float32_follows_the_newer_setting_too(on_hopper, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn.rnn, "fp32_precision", "ieee")
+    assert "allow_tf32" in cuda.covers(*on_hopper(torch.float32), None, True)
+
+
+def test_float64_is_not_covered(on_hopper):
+    assert "float64" in cuda.covers(*on_hopper(torch.float64), None, True)

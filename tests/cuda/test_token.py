@@ -25,7 +25,7 @@ DECODERS = [(1, 3), (5, 10), (33, 400), (1001, 620), (10_000, 400), (33_278, 400
 
 
 def kernel_for(batch: int, backward: bool, steps: int | None) -> str:
-    launch = plan.choose(HOPPER, 350, batch, 4, False, backward, steps)
+    launch = plan.choose(HOPPER, 350, batch, 4, torch.float16, backward, steps)
     assert isinstance(launch, plan.Launch)
     return launch.kernel
 
@@ -40,7 +40,7 @@ def test_it_serves_one_step_of_a_few_columns() -> None:
 
 def test_every_unit_and_column_has_a_warp() -> None:
     for groups, units in PAPER:
-        launch = plan.token_launch(units, 3, groups, bf16=False)
+        launch = plan.token_launch(units, 3, groups, torch.float16)
         assert 0 <= launch.blocks[0] * launch.threads // 32 - groups * units < launch.threads // 32
         assert launch.blocks[1] == 3
 
@@ -49,8 +49,8 @@ def test_every_unit_and_column_has_a_warp() -> None:
 def test_it_compiles(tmp_path, monkeypatch, device) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
     monkeypatch.setenv("TORCH_PRU_CACHE", str(tmp_path))
-    for units, bf16 in ((350, False), (100, True), (1150, False)):
-        launch = plan.token_launch(units, 1, 1, bf16)
+    for units, dtype in ((350, torch.float16), (100, torch.bfloat16), (1150, torch.float32)):
+        launch = plan.token_launch(units, 1, 1, dtype)
         code = compiler.cubin(launch.kernel, launch.constants, device.architecture)
         assert code.startswith(b"\x7fELF")
 

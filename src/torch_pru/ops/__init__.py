@@ -5,7 +5,8 @@ Backends, all with one meaning:
 * ``"reference"``: :mod:`torch_pru.ops.reference`, plain differentiable PyTorch, any order of gradient.
 * ``"loop"``: :mod:`torch_pru.ops.loop`, PyTorch calls with a hand-written backward, any device.
 * ``"cuda"``: :mod:`torch_pru.ops.cuda`, one fused kernel for all steps, NVIDIA GPUs.
-* ``"auto"``: ``"cuda"`` where it covers the shape, else ``"loop"``.
+* ``"auto"``: ``"cuda"`` where it covers the shape, else ``"loop"``. float32 is covered while
+  ``torch.backends.cudnn.allow_tf32`` is on, as for ``nn.LSTM``: products are rounded to TF32's precision.
 """
 
 from __future__ import annotations

@@ -77,8 +77,13 @@ def test_one_graph_gives_the_scores_of_plain_segments(
 
 
 def test_the_score_is_the_cpus(
-    pru: LanguageModel, on_gpu: LanguageModel, text: Tensor, statistics: GradientStatistics
+    pru: LanguageModel,
+    on_gpu: LanguageModel,
+    text: Tensor,
+    statistics: GradientStatistics,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # it rounds as the CPU
     on_cpu = GradientStatistics([rms.cpu() for rms in statistics.rms], statistics.segments)
     for settings in SETTINGS:
         expected = score_dynamic(pru, text, on_cpu, settings).nll
@@ -87,8 +92,13 @@ def test_the_score_is_the_cpus(
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_without_learning_it_is_the_static_score(
-    on_gpu: LanguageModel, text: Tensor, statistics: GradientStatistics, precision: str
+    on_gpu: LanguageModel,
+    text: Tensor,
+    statistics: GradientStatistics,
+    precision: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # float32 without rounding to TF32
     with computing(precision, DEVICE):
         found = score_dynamic(on_gpu, text, statistics, DynamicSettings(learning_rate=0.0))
         assert found.nll == pytest.approx(

@@ -13,11 +13,12 @@ from importlib import resources
 from pathlib import Path
 
 SOURCES = {
-    "forward_cluster": ("common.cu", "cluster.cu", "forward_cluster.cu"),
-    "backward_cluster": ("common.cu", "cluster.cu", "backward_cluster.cu"),
-    "forward_grid": ("common.cu", "grid.cu", "forward_grid.cu"),
-    "backward_grid": ("common.cu", "grid.cu", "backward_grid.cu"),
-    "forward_token": ("common.cu", "forward_token.cu"),
+    "forward_cluster": ("common.cu", "recurrence.cu", "cluster.cu", "forward_cluster.cu"),
+    "backward_cluster": ("common.cu", "recurrence.cu", "cluster.cu", "backward_cluster.cu"),
+    "forward_grid": ("common.cu", "recurrence.cu", "grid.cu", "forward_grid.cu"),
+    "backward_grid": ("common.cu", "recurrence.cu", "grid.cu", "backward_grid.cu"),
+    "forward_token": ("common.cu", "recurrence.cu", "forward_token.cu"),
+    "gradient_scale": ("common.cu", "gradient_scale.cu"),
     "cross_entropy": ("common.cu", "cross_entropy.cu"),
     "decoder_operand": ("common.cu", "decoder_operand.cu"),
     "decoder_rows": ("common.cu", "decoder_rows.cu"),

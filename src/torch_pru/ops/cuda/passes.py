@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -110,23 +111,25 @@ def backward_tail(
     """What the recurrence's backward needs after its kernel.
 
     Args:
-        out: (T, B, M), 16 bits, contiguous.
+        out: (T, B, M), contiguous.
         h0: (B, M), any dtype.
         bias_parts: (rows, M, 4) float32, whose sum is the bias's gradient.
         lengths: (B,) int64 or None.
 
     Returns:
-        The hidden state that each step started from, (T, B, G, padded), and the bias's gradient (4, M).
-        Groups start at multiples of 16 bytes, without which the product takes four times as long. Idle steps
-        hold something finite, for their gradients are zero.
+        The hidden state that each step started from, (T, B, G, padded) in 16 bits (float16 where ``out`` is
+        float32), and the bias's gradient (4, M). Groups start at multiples of 16 bytes, without which the
+        product takes four times as long. Idle steps hold something finite, for their gradients are zero.
     """
     steps, batch, width = out.shape
     size = width // groups
     h0 = h0.contiguous() if h0.dtype == torch.float32 else h0.to(out.dtype).contiguous()
-    before = out.new_empty(steps, batch, groups, round_up(size, 8))
+    dtype = torch.float16 if out.dtype == torch.float32 else out.dtype
+    before = out.new_empty(steps, batch, groups, round_up(size, 8), dtype=dtype)
     dbias = bias_parts.new_empty(4, width)
     constants = (
         ("BF16", int(out.dtype == torch.bfloat16)),
+        ("OUT_32", int(out.dtype == torch.float32)),
         ("H0_32", int(h0.dtype == torch.float32)),
         ("D", size),
     )
@@ -134,6 +137,19 @@ def backward_tail(
     tensors = (out, h0, lengths, bias_parts, before, dbias)
     launch_on(_launch("backward_tail", constants, out.device), out.device, tensors, numbers)
     return before, dbias
+
+
+def gradient_scale(grads: Sequence[Tensor | None], device: torch.device) -> Tensor:
+    """From the gradients of out, hn and cn, contiguous float32 or None, what the float32 backward scales by.
+
+    Returns:
+        (blocks,) int32 whose maximum is the largest magnitude, as bits.
+    """
+    launch = _launch("gradient_scale", (), device)
+    largest = torch.empty(launch.blocks[0], dtype=torch.int32, device=device)
+    counts = (0 if grad is None else grad.numel() for grad in grads)
+    launch_on(launch, device, (*grads, largest), counts)
+    return largest
 
 
 def _width(tensors: tuple[Tensor, ...] | list[Tensor], *strides: int) -> int:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+import torch
+
 REGISTER_FILE = 65536  # 32-bit registers of one multiprocessor
 LARGEST_BATCH = 1024
 LARGEST_TOKEN_BATCH = 4  # up to here a single step reads the weights once for each column
@@ -89,6 +91,11 @@ def registers_per_thread(warps: int) -> int:
     return min(255, REGISTER_FILE // 4 // 32 // ceil_div(warps, 4) // 8 * 8)
 
 
+def kind_of(dtype: torch.dtype) -> tuple[tuple[str, int], ...]:
+    """Constants for the numbers that a kernel takes and gives; see recurrence.cu."""
+    return ("BF16", int(dtype == torch.bfloat16)), ("FLOAT", int(dtype == torch.float32))
+
+
 def team(device: Device, size: int) -> Team | None:
     """The smallest cluster whose registers hold the weights of one group."""
     if device.capability < (9, 0):
@@ -121,7 +128,9 @@ def cluster_columns(device: Device, held: Team, batch: int, groups: int) -> int:
     return round_up(ceil_div(batch, slices), 4)
 
 
-def cluster_launch(device: Device, held: Team, batch: int, groups: int, bf16: bool, backward: bool) -> Launch:
+def cluster_launch(
+    device: Device, held: Team, batch: int, groups: int, dtype: torch.dtype, backward: bool
+) -> Launch:
     columns = cluster_columns(device, held, batch, groups)
     places = held.cluster * held.slots
     stored = columns | 1
@@ -135,7 +144,7 @@ def cluster_launch(device: Device, held: Team, batch: int, groups: int, bf16: bo
             ("SLOTS", held.slots),
             ("COLUMNS", columns),
             ("WGMMA", int(held.wgmma and columns > 16)),  # narrow products: several mma chains win
-            ("BF16", int(bf16)),
+            *kind_of(dtype),
         ),
         blocks=(held.cluster * groups * ceil_div(batch, columns), 1),
         threads=held.slots * 8,
@@ -146,20 +155,20 @@ def cluster_launch(device: Device, held: Team, batch: int, groups: int, bf16: bo
 
 
 def grid_launch(
-    device: Device, size: int, batch: int, groups: int, bf16: bool, backward: bool
+    device: Device, size: int, batch: int, groups: int, dtype: torch.dtype, backward: bool
 ) -> Launch | None:
     """All multiprocessors, shared among the groups; None when the weights do not fit them."""
     if groups > device.multiprocessors:
         return None
     for cut in BACKWARD_CUTS if backward else FORWARD_CUTS:
-        launch = _grid_launch(device, size, batch, groups, bf16, backward, cut)
+        launch = _grid_launch(device, size, batch, groups, dtype, backward, cut)
         if launch.shared_bytes <= device.shared_bytes:
             return launch
     return None
 
 
 def _grid_launch(
-    device: Device, size: int, batch: int, groups: int, bf16: bool, backward: bool, cut: Cut
+    device: Device, size: int, batch: int, groups: int, dtype: torch.dtype, backward: bool, cut: Cut
 ) -> Launch:
     padded = round_up(size, 8)
     units = round_up(ceil_div(padded, device.multiprocessors // groups), cut.units)
@@ -184,7 +193,7 @@ def _grid_launch(
             ("CHUNK", chunk),
             ("COLUMNS", 8 * tiles),
             ("PADDED", padded),
-            ("BF16", int(bf16)),
+            *kind_of(dtype),
         ),
         blocks=(ceil_div(padded, units), groups),
         threads=32 * warps,
@@ -194,18 +203,24 @@ def _grid_launch(
     )
 
 
-def token_launch(size: int, batch: int, groups: int, bf16: bool) -> Launch:
+def token_launch(size: int, batch: int, groups: int, dtype: torch.dtype) -> Launch:
     """One step, as in generation: a warp for every unit, and no weights to keep for a next step."""
     return Launch(
         kernel="forward_token",
-        constants=(("D", size), ("THREADS", TOKEN_THREADS), ("BF16", int(bf16))),
+        constants=(("D", size), ("THREADS", TOKEN_THREADS), *kind_of(dtype)),
         blocks=(ceil_div(groups * size, TOKEN_THREADS // 32), batch),
         threads=TOKEN_THREADS,
     )
 
 
 def choose(
-    device: Device, size: int, batch: int, groups: int, bf16: bool, backward: bool, steps: int | None = None
+    device: Device,
+    size: int,
+    batch: int,
+    groups: int,
+    dtype: torch.dtype,
+    backward: bool,
+    steps: int | None = None,
 ) -> Launch | str:
     """The launch that serves a shape, for any number of steps unless it is given, or why none does."""
     if device.capability < (8, 0):
@@ -215,11 +230,11 @@ def choose(
     if batch > LARGEST_BATCH:
         return f"batch {batch} is above {LARGEST_BATCH}"
     if steps == 1 and batch <= LARGEST_TOKEN_BATCH and not backward:
-        return token_launch(size, batch, groups, bf16)
+        return token_launch(size, batch, groups, dtype)
     held = team(device, size)
     if held is not None:
-        return cluster_launch(device, held, batch, groups, bf16, backward)
-    launch = grid_launch(device, size, batch, groups, bf16, backward)
+        return cluster_launch(device, held, batch, groups, dtype, backward)
+    launch = grid_launch(device, size, batch, groups, dtype, backward)
     if launch is None:
         return f"{groups} group(s) of {size} units do not fit {device.multiprocessors} multiprocessors"
     return launch

@@ -6,10 +6,18 @@ import torch
 from torch import Tensor
 
 from .launch import device_of, launch_on
-from .passes import backward_tail
+from .passes import backward_tail, gradient_scale
 from .plan import Launch, choose_once, round_up
 
-SAVED = torch.float16  # activations and cells, whatever the operands are; see common.cu
+
+def operand_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What is multiplied where gates have this dtype: float16 has the mantissa of TF32."""
+    return torch.float16 if dtype == torch.float32 else dtype
+
+
+def saved_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of activations and cells; see recurrence.cu."""
+    return torch.float32 if dtype == torch.float32 else torch.float16
 
 
 def saved_like(gates: Tensor, save: bool) -> tuple[Tensor, Tensor]:
@@ -18,9 +26,9 @@ def saved_like(gates: Tensor, save: bool) -> tuple[Tensor, Tensor]:
     Both are empty unless ``save``.
     """
     steps, batch, _, width = gates.shape
-    slots = steps if save else 0
-    activations = gates.new_empty(slots, batch, width, 4, dtype=SAVED).mT
-    return activations, gates.new_empty(slots, batch, width, dtype=SAVED)
+    slots, dtype = steps if save else 0, saved_dtype(gates.dtype)
+    activations = gates.new_empty(slots, batch, width, 4, dtype=dtype).mT
+    return activations, gates.new_empty(slots, batch, width, dtype=dtype)
 
 
 def forward(
@@ -38,9 +46,10 @@ def forward(
     groups, _, size, _ = weight.shape
     dtype, device = gates.dtype, gates.device
     launch = _launch(device, size, batch, groups, dtype, backward=False, steps=steps)
+    of_token = launch.kernel == "forward_token"  # reads each weight once: no time to convert them before
     inputs = (
-        gates.mT.contiguous(),
-        _operand(weight, dtype),
+        (gates if dtype == torch.float32 else gates.mT).contiguous(),
+        _operand(weight, dtype if of_token else operand_dtype(dtype)),
         _operand(bias, torch.float32),
         _operand(h0, dtype),
         _operand(c0, torch.float32),
@@ -57,10 +66,15 @@ def forward(
 
 
 def gradients_like(out: Tensor) -> tuple[Tensor, Tensor]:
-    """Unwritten gradients of gates (T, B, 4, M), a unit's four adjacent, and bias (4, M), float32."""
+    """Unwritten gradients of gates (T, B, 4, M) and bias (4, M), float32.
+
+    A unit's four gates are adjacent, but not in float32.
+    """
     steps, batch, width = out.shape
-    gates = out.new_empty(steps, batch, width, 4).mT
-    return gates, out.new_empty(4, width, dtype=torch.float32)
+    bias = out.new_empty(4, width, dtype=torch.float32)
+    if out.dtype == torch.float32:
+        return out.new_empty(steps, batch, 4, width), bias
+    return out.new_empty(steps, batch, width, 4).mT, bias
 
 
 def state_gradients_like(h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,39 +96,51 @@ def backward(
     lengths: Tensor | None,
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """One launch over all steps, then one product for the weights: dgates, dweight, dbias, dh0, dc0."""
+    """One launch over all steps, then one product for the weights: dgates, dweight, dbias, dh0, dc0.
+
+    With float32 gates, what is multiplied is scaled into float16's range, by a power of two that the largest
+    of the given gradients determines; see recurrence.cu.
+    """
     steps, batch, width = out.shape
     groups, _, size, _ = weight.shape
     dtype, device = out.dtype, out.device
     launch = _launch(device, size, batch, groups, dtype, backward=True)
     lengths = _lengths(lengths, device)
+    grads = _operand(grad_out, dtype), _operand(grad_hn, dtype), _operand(grad_cn, torch.float32)
     inputs = (
-        _operand(grad_out, dtype),
-        _operand(grad_hn, dtype),
-        _operand(grad_cn, torch.float32),
-        _operand(weight, dtype),
+        *grads,
+        _operand(weight, operand_dtype(dtype)),
         _operand(c0, torch.float32),
         activations.mT.contiguous(),
         cells,
         lengths,
     )
-    dgates = torch.empty((steps, batch, width, 4), dtype=dtype, device=device)
+    dgates = torch.empty((steps, batch, width, 4), dtype=operand_dtype(dtype), device=device)
     if launch.cooperative:
         dgates.view(torch.int16).fill_(-1)  # the grid variant's "not there yet"
     dh0, dc0 = state_gradients_like(h0, c0)
     bias_parts = torch.empty((launch.bias_rows, width, 4), dtype=torch.float32, device=device)
-    outputs = (dgates, dh0, dc0, bias_parts)
-    launch_on(launch, device, (*inputs, *outputs), (steps, batch, groups, int(reverse)))
+    tensors, numbers = (*inputs, dgates, dh0, dc0, bias_parts), (steps, batch, groups, int(reverse))
+    if dtype == torch.float32:
+        largest, down = gradient_scale(grads, device), dh0.new_empty(1)
+        result = out.new_empty(steps, batch, 4, width)
+        launch_on(launch, device, (*tensors, largest, result, down), (*numbers, len(largest)))
+    else:
+        result, down = dgates.mT, None
+        launch_on(launch, device, tensors, numbers)
     before, dbias = backward_tail(out, h0, bias_parts, groups, lengths, reverse)
-    return dgates.mT, weight_gradient(dgates, before, weight.dtype), dbias, dh0, dc0
+    return result, weight_gradient(dgates, before, weight.dtype, down), dbias, dh0, dc0
 
 
-def weight_gradient(dgates: Tensor, before: Tensor, dtype: torch.dtype) -> Tensor:
+def weight_gradient(
+    dgates: Tensor, before: Tensor, dtype: torch.dtype, factor: Tensor | None = None
+) -> Tensor:
     """All steps' outer products of gate gradients and the h before: one product per group.
 
     Args:
         dgates: (T, B, M, 4).
         before: (T, B, G, padded), the hidden state each step started from.
+        factor: (1,), what the product is multiplied by; 1 where not given.
 
     Returns:
         (G, 4, D, D) in ``dtype``, a view of the product; see :func:`weight_gradient_like`.
@@ -123,11 +149,13 @@ def weight_gradient(dgates: Tensor, before: Tensor, dtype: torch.dtype) -> Tenso
     size = dgates.shape[2] // groups
     left = dgates.view(steps * batch, groups, 4 * size).permute(1, 2, 0)
     right = before.view(steps * batch, groups, -1).transpose(0, 1)
-    if dtype == torch.float32 and before.is_cuda:
+    if before.is_cuda and (dtype == torch.float32 or factor is not None):
         product = torch.bmm(left, right, out_dtype=torch.float32)
     else:
-        product = torch.bmm(left, right).to(dtype)
-    return _by_gate(product, size)
+        product = torch.bmm(left, right)
+    if factor is not None:
+        product = product.float().mul_(factor)
+    return _by_gate(product.to(dtype), size)
 
 
 def weight_gradient_like(weight: Tensor) -> Tensor:
@@ -150,8 +178,7 @@ def _launch(
     backward: bool,
     steps: int | None = None,
 ) -> Launch:
-    bf16 = dtype == torch.bfloat16
-    launch = choose_once(device_of(device.index), size, batch, groups, bf16, backward, steps)
+    launch = choose_once(device_of(device.index), size, batch, groups, dtype, backward, steps)
     if isinstance(launch, str):
         raise ValueError(f"the fused kernels do not cover this shape: {launch}")
     return launch

@@ -39,6 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
   const int group = team % (int)args.groups, first = team / (int)args.groups * COLUMNS;
   const int steps = args.steps, batch = args.batch, width = (int)args.groups * D;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const Scale scale = scale_of(args);
 
   u32 weight[PASSES][DEPTH][4];
   load_weight(weight, args.weight + (i64)group * 4 * D * D, rank);
@@ -52,8 +53,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
   const i64 at_unit = group * D + unit;
   int length[TILES], column[TILES];
   float c[TILES], dc[TILES];
-  uint2 saved_next[TILES];
-  u16 c_next[TILES], grad_next[TILES];                 // widened at their use: earlier would wait for the load
+  Activations saved_next[TILES];
+  Cell c_next[TILES];
+  Real grad_next[TILES];                               // both widened at their use: earlier would wait for the load
   float4 dbias = make_float4(0, 0, 0, 0);
 #pragma unroll
   for (int n = 0; n < TILES; n++) {
@@ -61,9 +63,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
     column[n] = first + inside;
     bool mine = inside < COLUMNS && column[n] < batch && unit >= 0;
     length[n] = mine ? length_of(args.lengths, column[n], steps) : -1;
-    c[n] = dc[n] = c_next[n] = grad_next[n] = 0;
-    saved_next[n] = make_uint2(0, 0);
-    if (mine && args.grad_cn) dc[n] = args.grad_cn[column[n] * (i64)width + at_unit];
+    c[n] = dc[n] = 0.f;
+    c_next[n] = 0;
+    grad_next[n] = 0;
+    saved_next[n] = {};
+    if (mine && args.grad_cn) dc[n] = scale.up * args.grad_cn[column[n] * (i64)width + at_unit];
   }
 
   // Brings what step s needs: its activations, the gradient of its output, and the cell before it.
@@ -85,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
 #pragma unroll
   for (int n = 0; n < TILES; n++)
     if (length[n] == steps)
-      c[n] = widen_half(args.cells[((i64)time_of(steps - 1, steps, args.reverse) * batch + column[n]) * width + at_unit]);
+      c[n] = recall_cell(args.cells[((i64)time_of(steps - 1, steps, args.reverse) * batch + column[n]) * width + at_unit]);
   fetch(steps - 1);
 
   // The gradient of a unit's h that came back from the step after, parts added in the order of their senders.
@@ -99,8 +103,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
 
   for (int done = 0; done < steps; done++) {
     const int s = steps - 1 - done;
-    u16 c_before[TILES], grad[TILES];
-    uint2 saved[TILES];
+    Cell c_before[TILES];
+    Real grad[TILES];
+    Activations saved[TILES];
 #pragma unroll
     for (int n = 0; n < TILES; n++) { c_before[n] = c_next[n]; grad[n] = grad_next[n]; saved[n] = saved_next[n]; }
     if (s > 0) fetch(s - 1);
@@ -108,23 +113,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
       counter_wait(&arrived[done & 1], (done - 1) >> 1 & 1);
       if (threadIdx.x == 0) counter_expect(&arrived[done & 1], TILE * 2);
     }
-    uint2 d[TILES];
+    Gates d[TILES];
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
       if (length[n] < 0) continue;
-      d[n] = make_uint2(0, 0);
+      d[n] = {};
       i64 state = column[n] * (i64)width + at_unit;
-      float before = s ? widen_half(c_before[n]) : args.c0[state];
+      float before = s ? recall_cell(c_before[n]) : args.c0[state];
       if (s < length[n]) {
-        float dh = widen(grad[n]);
+        float dh = scale.up * to_float(grad[n]);
         if (s + 1 < length[n]) dh += collect(n, done & 1);
-        else if (args.grad_hn) dh += widen(args.grad_hn[state]);
-        Four exact = retreat(widen4_half(saved[n]), c[n], before, dh, dc[n]);
+        else if (args.grad_hn) dh += scale.up * to_float(args.grad_hn[state]);
+        Four exact = retreat(recall(saved[n]), c[n], before, dh, dc[n]);
         dbias.x += exact.i; dbias.y += exact.f; dbias.z += exact.g; dbias.w += exact.o;
-        d[n] = narrow4(exact);
+        d[n] = to_gates(exact);
       }
       c[n] = before;
-      *(uint2*)(own + (slot / 2 * ROWS + n * 8 + threadIdx.x / SLOTS) * 8 + slot % 2 * 4) = d[n];
+      *(uint2*)(own + (slot / 2 * ROWS + n * 8 + threadIdx.x / SLOTS) * 8 + slot % 2 * 4) = operands(d[n]);
     }
     publish();
     u16* outgoing = partial + (done & 1) * TILE;
@@ -147,8 +152,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
     // Stores to global memory come last: they fill the time the copies travel.
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
-      i64 row = (i64)time_of(s, length[n], args.reverse) * batch + column[n];
-      if (length[n] >= 0) args.dgates[row * width + at_unit] = d[n];
+      if (length[n] < 0) continue;
+      i64 at = ((i64)time_of(s, length[n], args.reverse) * batch + column[n]) * width + at_unit;
+      args.dgates[at] = operands(d[n]);
+      store_gates32(args, at, at_unit, width, d[n], scale);
     }
   }
   counter_wait(&arrived[steps & 1], (steps - 1) >> 1 & 1);
@@ -156,9 +163,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
   for (int n = 0; n < TILES; n++)
     if (length[n] >= 0) {
       i64 at = column[n] * (i64)width + at_unit;
-      args.dh0[at] = length[n] ? collect(n, steps & 1) : args.grad_hn ? widen(args.grad_hn[at]) : 0.f;
-      args.dc0[at] = dc[n];
+      args.dh0[at] = length[n] ? collect(n, steps & 1) * scale.down : args.grad_hn ? to_float(args.grad_hn[at]) : 0.f;
+      args.dc0[at] = dc[n] * scale.down;
     }
-  if (unit >= 0) args.dbias[(i64)(first / COLUMNS * 8 + threadIdx.x / SLOTS) * width + at_unit] = dbias;
+  if (unit >= 0) args.dbias[(i64)(first / COLUMNS * 8 + threadIdx.x / SLOTS) * width + at_unit] = times(dbias, scale.down);
   cluster_barrier();                                   // no block leaves while a copy from or to it is under way
 }

@@ -1,5 +1,5 @@
 // Backward recurrence over all blocks of the grid. A block computes the gradient of its own units' h from the gradients of
-// all gates one step later; those are read from the result itself, `dgates`, filled with ones beforehand.
+// all gates one step later; those are read from the result itself, `dgates` in 16 bits, filled with ones beforehand.
 #define TALL ((UNITS + 15) / 16)
 #define BAND (TALL * 16 + 1)
 
@@ -9,6 +9,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_grid(const __g
   const int steps = args.steps, batch = args.batch, width = (int)args.groups * D;
   float* dcell = shared + 2 * WARPS * COLUMNS * BAND;  // [column][unit] of this block, the whole batch
   const int q = threadIdx.x % 32 / 4;
+  const Scale scale = scale_of(args);
 
   Weights<TALL> weights;                               // k is unit * 4 + gate, as the gradients of the gates lie
   weights.load((uint4*)(dcell + (UNITS * batch + 3) / 4 * 4), [&](int local, int k) {
@@ -18,7 +19,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_grid(const __g
   });
   for (int item = threadIdx.x; item < UNITS * batch; item += THREADS) {
     int unit = first_unit + item % UNITS;
-    dcell[item] = args.grad_cn && unit < D ? args.grad_cn[item / UNITS * (i64)width + group * D + unit] : 0.f;
+    bool given = args.grad_cn && unit < D;
+    dcell[item] = given ? scale.up * args.grad_cn[item / UNITS * (i64)width + group * D + unit] : 0.f;
   }
   __syncthreads();
 
@@ -49,8 +51,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_grid(const __g
   int parity = 0;
   for (int s = steps - 1; s >= 0; s--)
     for (int first = 0; first < batch; first += COLUMNS, parity ^= 1) {
-      uint2 saved[TURNS];
-      u16 c[TURNS], c_before[TURNS], grad[TURNS];      // widened at their use: earlier would wait for the load
+      Activations saved[TURNS];
+      Cell c[TURNS], c_before[TURNS];
+      Real grad[TURNS];                                // all widened at their use: earlier would wait for the load
       i64 at[TURNS];
       int length[TURNS];
 #pragma unroll
@@ -64,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_grid(const __g
         if (s >= length[i]) continue;
         saved[i] = args.activations[at[i]];
         c[i] = args.cells[at[i]];
-        grad[i] = args.grad_out ? args.grad_out[at[i]] : 0;
+        grad[i] = args.grad_out ? args.grad_out[at[i]] : Real(0);
         if (s) c_before[i] = args.cells[((i64)time_of(s - 1, length[i], args.reverse) * batch + column) * width + at_unit];
       }
       float* sums = shared + parity * WARPS * COLUMNS * BAND;
@@ -74,23 +77,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_grid(const __g
       for (int i = 0; i < TURNS; i++) {
         if (length[i] < 0) continue;
         int item = threadIdx.x + i * THREADS, column = first + item / UNITS;
-        uint2 d = make_uint2(0, 0);
+        Gates d = {};
         if (s < length[i]) {
           i64 state = column * (i64)width + group * D + first_unit + item % UNITS;
-          float dh = widen(grad[i]), before = s ? widen_half(c_before[i]) : args.c0[state];
+          float dh = scale.up * to_float(grad[i]), before = s ? recall_cell(c_before[i]) : args.c0[state];
           if (s + 1 < length[i]) dh += collect(sums, item);
-          else if (args.grad_hn) dh += widen(args.grad_hn[state]);
-          Four exact = retreat(widen4_half(saved[i]), widen_half(c[i]), before, dh, dcell[column * UNITS + item % UNITS]);
+          else if (args.grad_hn) dh += scale.up * to_float(args.grad_hn[state]);
+          Four exact = retreat(recall(saved[i]), recall_cell(c[i]), before, dh, dcell[column * UNITS + item % UNITS]);
           dbias[i].x += exact.i; dbias[i].y += exact.f; dbias[i].z += exact.g; dbias[i].w += exact.o;
-          d = narrow4(exact);
+          d = to_gates(exact);
         }
-        put2(args.dgates + at[i], d);
+        put2(args.dgates + at[i], operands(d));
+        store_gates32(args, at[i], group * D + first_unit + item % UNITS, width, d, scale);
       }
     }
 #pragma unroll
   for (int i = 0; i < TURNS; i++) {
     int item = threadIdx.x + i * THREADS, unit = first_unit + item % UNITS;
-    if (item < ITEMS && unit < D) args.dbias[item / UNITS * (i64)width + group * D + unit] = dbias[i];
+    if (item < ITEMS && unit < D) args.dbias[item / UNITS * (i64)width + group * D + unit] = times(dbias[i], scale.down);
   }
   for (int first = 0; first < batch; first += COLUMNS, parity ^= 1) {
     float* sums = shared + parity * WARPS * COLUMNS * BAND;
@@ -101,8 +105,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_grid(const __g
       if (unit >= D || column >= batch) continue;
       i64 to = column * (i64)width + group * D + unit;
       bool idle = length_of(args.lengths, column, steps) == 0;
-      args.dh0[to] = idle ? (args.grad_hn ? widen(args.grad_hn[to]) : 0.f) : collect(sums, item);
-      args.dc0[to] = dcell[column * UNITS + item % UNITS];
+      args.dh0[to] = idle ? (args.grad_hn ? to_float(args.grad_hn[to]) : 0.f) : collect(sums, item) * scale.down;
+      args.dc0[to] = dcell[column * UNITS + item % UNITS] * scale.down;
     }
   }
 }

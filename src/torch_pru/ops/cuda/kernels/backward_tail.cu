@@ -1,11 +1,12 @@
 // What the recurrence's backward leaves to do before its last product: the hidden state that every step started from,
 // its groups padded, and the bias's gradient, whose parts are added in order.
+typedef Number<OUT_32> Output;
 typedef Number<H0_32> Initial;
 #define PACKS ((D + 7) / 8)
 #define AT_ONCE (D % 8 == 0 ? 8 : 2)                   // D is even: pairs of `out` are aligned, whatever group they are in
 
 struct TailArgs {
-  const u16* out;          // (T, B, G, D)
+  const Output* out;       // (T, B, G, D)
   const Initial* h0;       // (B, G, D)
   const i64* lengths;      // (B) or null
   const float* parts;      // (rows, M, 4)
@@ -39,12 +40,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) backward_tail(TailArgs a) 
     const int place = i % PACKS * 8;
     Pack<u16, 8> h;
     for (int k = 0; k < 8; k += AT_ONCE) {
-      Pack<u16, AT_ONCE> part = {};
+      Pack<Output, AT_ONCE> part = {};
       if (place + k < D) {
         if (initial < 0) part = load<AT_ONCE>(a.out + (row + neighbour) * D + place + k);
         else for (int j = 0; j < AT_ONCE; j++) set(part.at[j], to_float(a.h0[initial * D + place + k + j]));
       }
-      for (int j = 0; j < AT_ONCE; j++) h.at[k + j] = part.at[j];
+      for (int j = 0; j < AT_ONCE; j++) set(h.at[k + j], to_float(part.at[j]));
     }
     store(a.before + i * 8, h);
   }

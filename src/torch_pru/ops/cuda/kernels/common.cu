@@ -20,8 +20,6 @@ DEVICE u32 narrow2(float low, float high) {
   u32 y; asm("cvt.rn." ELEMENT "x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y;
 }
 
-// What backward needs again is kept in float16 whatever the operands are: activations lie in [-1, 1],
-// where float16 is eight times finer than bfloat16.
 DEVICE float widen_half(u16 x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); return y; }
 DEVICE u16 narrow_half(float x) {
   u16 y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(fminf(fmaxf(x, -65504.f), 65504.f))); return y;
@@ -30,15 +28,26 @@ DEVICE u32 narrow2_half(float low, float high) {
   u32 y; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y;
 }
 
+DEVICE float to_float(float x) { return x; }
+DEVICE float to_float(u16 x) { return widen(x); }
+DEVICE void set(float& y, float x) { y = x; }
+DEVICE void set(u16& y, float x) { y = narrow(x); }
+DEVICE u16 operand(float x) { return narrow(x); }
+DEVICE u16 operand(u16 x) { return x; }
+
 struct Four { float i, f, g, o; };                     // a unit's four gates
 DEVICE Four widen4(uint2 v) { return {widen(v.x), widen(v.x >> 16), widen(v.y), widen(v.y >> 16)}; }
-DEVICE Four widen4_half(uint2 v) {
-  return {widen_half(v.x), widen_half(v.x >> 16), widen_half(v.y), widen_half(v.y >> 16)};
-}
+DEVICE uint2 narrow4(const Four& d) { return make_uint2(narrow2(d.i, d.f), narrow2(d.g, d.o)); }
 
+#if FLOAT
+// Operands are rounded, nothing else: activations are good to some 2^-22.
+DEVICE float sigmoid(float x) { return __fdividef(1.f, 1.f + __expf(-x)); }
+DEVICE float tanh_fast(float x) { return 2.f * sigmoid(2.f * x) - 1.f; }
+#else
 // The hardware's tanh is good to 2^-11, half a unit of float16's last place: the rounding of h hides it.
 DEVICE float tanh_fast(float x) { float y; asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 DEVICE float sigmoid(float x) { return 0.5f * tanh_fast(0.5f * x) + 0.5f; }
+#endif
 
 // The column's own clock: the time index of processing step s for a column of `length` valid steps.
 // Past its length a column is idle, and its index runs over the padding.
@@ -55,58 +64,9 @@ DEVICE void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-struct ForwardArgs {
-  const uint2* gates;      // (T, B, M) units of four gates
-  const u16* weight;       // (G, 4, D, D)
-  const float* bias;       // (4, M) or null
-  const u16* h0;           // (B, M)
-  const float* c0;         // (B, M)
-  const i64* lengths;      // (B) or null
-  u16* out;                // (T, B, M)
-  u16* hn;                 // (B, M)
-  float* cn;               // (B, M)
-  uint2* activations;      // (T, B, M) units of four gates, float16; null when nothing is saved
-  u16* cells;              // (T, B, M) float16
-  u16* exchange;           // grid variant: (T, G, B, DP), all bits set beforehand
-  i64 steps, batch, groups, reverse;
-};
-
-struct BackwardArgs {
-  const u16* grad_out;     // (T, B, M) or null
-  const u16* grad_hn;      // (B, M) or null
-  const float* grad_cn;    // (B, M) or null
-  const u16* weight;       // (G, 4, D, D)
-  const float* c0;         // (B, M)
-  const uint2* activations;
-  const u16* cells;
-  const i64* lengths;
-  uint2* dgates;           // (T, B, M) units of four gates
-  float* dh0;              // (B, M)
-  float* dc0;              // (B, M)
-  float4* dbias;           // (rows, M): sums over steps, one row for each thread that serves a unit
-  i64 steps, batch, groups, reverse;
-};
-
-DEVICE int length_of(const i64* lengths, int column, int steps) { return lengths ? (int)lengths[column] : steps; }
-
 // One unit's step forward: z are the pre-activations, c is updated, the new hidden value returned.
 DEVICE float advance(Four& z, float& c) {
   z.i = sigmoid(z.i); z.f = sigmoid(z.f); z.g = tanh_fast(z.g); z.o = sigmoid(z.o);
   c = z.f * c + z.i * z.g;
   return z.o * tanh_fast(c);
 }
-
-// One unit's step backward: from the gradient of h (and of c, updated) to those of the pre-activations.
-DEVICE Four retreat(const Four& a, float c, float c_before, float dh, float& dc) {
-  float tc = tanh_fast(c);
-  dc += dh * a.o * (1.f - tc * tc);
-  Four d;
-  d.i = dc * a.g * a.i * (1.f - a.i);
-  d.f = dc * c_before * a.f * (1.f - a.f);
-  d.g = dc * a.i * (1.f - a.g * a.g);
-  d.o = dh * tc * a.o * (1.f - a.o);
-  dc *= a.f;
-  return d;
-}
-
-DEVICE uint2 narrow4(const Four& d) { return make_uint2(narrow2(d.i, d.f), narrow2(d.g, d.o)); }

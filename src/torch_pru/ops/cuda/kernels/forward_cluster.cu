@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
   __syncthreads();
   for (int e = threadIdx.x; e < TILE; e += THREADS) {
     int place = e / (8 * COLUMNS) * 8 + e % 8, column = first + e / 8 % COLUMNS, unit = unit_in(place);
-    if (unit >= 0 && column < batch) shared[e] = args.h0[(i64)column * width + group * D + unit];
+    if (unit >= 0 && column < batch) shared[e] = operand(args.h0[(i64)column * width + group * D + unit]);
   }
   counters_start(arrived, (CLUSTER - 1) * SHARE * 2);
   publish();
@@ -43,12 +43,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
   const int slot = warp * 4 + q % 4, unit = unit_in(rank * SLOTS + slot);
   const i64 at_unit = group * D + unit;
   float c[TILES];
-  uint2 next[TILES];
+  Gates next[TILES];
   int length[TILES], column[TILES];
   Four bias = {0, 0, 0, 0};
   if (args.bias && unit >= 0)
     bias = {args.bias[at_unit], args.bias[width + at_unit], args.bias[2 * width + at_unit],
             args.bias[3 * width + at_unit]};
+  auto gates_at = [&](int s, int n) {
+    i64 row = (i64)time_of(s, length[n], args.reverse) * batch + column[n];
+    return load_gates(args.gates, row * width + at_unit, at_unit, width);
+  };
 #pragma unroll
   for (int n = 0; n < TILES; n++) {
     int inside = n * 8 + j * 2 + high;
@@ -56,18 +60,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
     bool mine = inside < COLUMNS && column[n] < batch && unit >= 0;
     length[n] = mine ? length_of(args.lengths, column[n], steps) : -1;
     c[n] = mine ? args.c0[column[n] * (i64)width + at_unit] : 0.f;
-    if (mine) next[n] = args.gates[((i64)time_of(0, length[n], args.reverse) * batch + column[n]) * width + at_unit];
+    if (mine) next[n] = gates_at(0, n);
   }
 
   for (int s = 0; s < steps; s++) {
     const u16* h = shared + (s & 1) * TILE;
     u16* h_next = shared + ((s + 1) & 1) * TILE;
-    uint2 gates[TILES];
+    Gates gates[TILES];
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
       gates[n] = next[n];
-      if (length[n] >= 0 && s + 1 < steps)
-        next[n] = args.gates[((i64)time_of(s + 1, length[n], args.reverse) * batch + column[n]) * width + at_unit];
+      if (length[n] >= 0 && s + 1 < steps) next[n] = gates_at(s + 1, n);
     }
     if (s > 0) {
       counter_wait(&arrived[s & 1], (s - 1) >> 1 & 1);
@@ -76,8 +79,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
     float sums[1][TILES][4] = {};
     product<1, DEPTH, COLUMNS>(sums, weight, h);
 
-    u16 value[TILES];
-    uint2 saved[TILES];
+    Real value[TILES];
+    Activations saved[TILES];
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
       // A low lane holds gates i and g of columns 2j, 2j+1, a high lane f and o: swap, then each has one whole column.
@@ -87,13 +90,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
       value[n] = 0;
       if (length[n] < 0) continue;
       if (s < length[n]) {
-        Four z = widen4(gates[n]);
+        Four z = to_four(gates[n]);
         z.i += bias.i + (high ? got0 : sum[0]); z.f += bias.f + (high ? sum[1] : got0);
         z.g += bias.g + (high ? got1 : sum[2]); z.o += bias.o + (high ? sum[3] : got1);
-        value[n] = narrow(advance(z, c[n]));
-        saved[n] = make_uint2(narrow2_half(z.i, z.f), narrow2_half(z.g, z.o));
+        set(value[n], advance(z, c[n]));
+        saved[n] = keep(z);
       }
-      h_next[(slot / 8 * COLUMNS + n * 8 + j * 2 + high) * 8 + slot % 8 + rank * SHARE] = value[n];
+      h_next[(slot / 8 * COLUMNS + n * 8 + j * 2 + high) * 8 + slot % 8 + rank * SHARE] = operand(value[n]);
     }
     if (s + 1 < steps) {
       publish();
@@ -108,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
       args.out[to] = value[n];
       if (s >= length[n]) continue;
       if (s == length[n] - 1) args.hn[column[n] * (i64)width + at_unit] = value[n];
-      if (args.activations) { args.activations[to] = saved[n]; args.cells[to] = narrow_half(c[n]); }
+      if (args.activations) { args.activations[to] = saved[n]; args.cells[to] = keep_cell(c[n]); }
     }
   }
 #pragma unroll

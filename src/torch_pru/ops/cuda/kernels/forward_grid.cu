@@ -28,13 +28,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_grid(const __gr
     bool real = unit < D && column < batch;
     i64 at = column * (i64)width + group * D + unit;
     if (column < batch) cell[item] = real ? args.c0[at] : 0.f;
-    offer(0, unit, column, real ? narrow(widen(args.h0[at])) : 0);      // a NaN of all ones would never count as there
+    offer(0, unit, column, real ? narrow(to_float(args.h0[at])) : 0);  // a NaN of all ones would never count as there
   }
 
   int parity = 0;
   for (int s = 0; s < steps; s++)
     for (int first = 0; first < batch; first += COLUMNS, parity ^= 1) {
-      uint2 gates[TURNS];
+      Gates gates[TURNS];
       i64 at[TURNS];
       int length[TURNS];
 #pragma unroll
@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_grid(const __gr
         if (item >= ITEMS || unit >= D || column >= batch) continue;
         length[i] = length_of(args.lengths, column, steps);
         at[i] = ((i64)time_of(s, length[i], args.reverse) * batch + column) * width + group * D + unit;
-        gates[i] = args.gates[at[i]];
+        gates[i] = load_gates(args.gates, at[i], group * D + unit, width);
       }
       const u16* row[TILES];
 #pragma unroll
@@ -60,10 +60,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_grid(const __gr
 #pragma unroll
       for (int i = 0; i < TURNS; i++) {
         int item = threadIdx.x + i * THREADS, local = item % UNITS, unit = first_unit + local, column = first + item / UNITS;
-        u16 value = 0;
+        Real value = 0;
         if (length[i] >= 0) {
           if (s < length[i]) {
-            Four z = widen4(gates[i]);
+            Four z = to_four(gates[i]);
             if (args.bias) {
               const float* bias = args.bias + group * D + unit;
               z.i += bias[0]; z.f += bias[width]; z.g += bias[2 * width]; z.o += bias[3 * width];
@@ -74,17 +74,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_grid(const __gr
               z.i += part.x; z.f += part.y; z.g += part.z; z.o += part.w;
             }
             float c = cell[column * UNITS + local];
-            value = narrow(advance(z, c));
+            set(value, advance(z, c));
             cell[column * UNITS + local] = c;
             if (s == length[i] - 1) args.hn[column * (i64)width + group * D + unit] = value;
             if (args.activations) {
-              args.activations[at[i]] = make_uint2(narrow2_half(z.i, z.f), narrow2_half(z.g, z.o));
-              args.cells[at[i]] = narrow_half(c);
+              args.activations[at[i]] = keep(z);
+              args.cells[at[i]] = keep_cell(c);
             }
           }
           args.out[at[i]] = value;
         }
-        if (s + 1 < steps) offer(s + 1, unit, item < ITEMS ? column : batch, value);
+        if (s + 1 < steps) offer(s + 1, unit, item < ITEMS ? column : batch, operand(value));
       }
     }
   __syncthreads();

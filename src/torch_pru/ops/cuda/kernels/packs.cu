@@ -9,8 +9,3 @@ template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16
 
 template <int N, class T> DEVICE Pack<T, N> load(const T* from) { return *(const Pack<T, N>*)from; }
 template <int N, class T> DEVICE void store(T* to, const Pack<T, N>& pack) { *(Pack<T, N>*)to = pack; }
-
-DEVICE float to_float(float x) { return x; }
-DEVICE float to_float(u16 x) { return widen(x); }
-DEVICE void set(float& y, float x) { y = x; }
-DEVICE void set(u16& y, float x) { y = narrow(x); }
