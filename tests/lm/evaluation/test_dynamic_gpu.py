@@ -144,7 +144,8 @@ def test_tuning(on_gpu: LanguageModel, repeating: Tensor, statistics: GradientSt
     for one in tuning.tries:
         again = score_dynamic(on_gpu, repeating[:200], statistics, one.settings)
         assert again.perplexity == pytest.approx(one.perplexity, rel=1e-4)
-    assert tuning.best.learning_rate == 1e-3
+    assert tuning.best == min(tuning.tries, key=lambda one: one.perplexity).settings
+    assert tuning.best.learning_rate >= 1e-3  # the text repeats itself: it goes beyond the grid
 
 
 def test_a_mixture_of_softmaxes(train_text: Tensor, text: Tensor, no_graphs: pytest.MonkeyPatch) -> None:
