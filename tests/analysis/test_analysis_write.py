@@ -132,6 +132,7 @@ def test_runs_of_different_texts_share_curves_and_sweep(runs: dict[str, Path], t
 
 def test_a_run_without_weights_is_named(corpus: Path, tmp_path: Path) -> None:
     bare = write_run(tmp_path / "bare", "pru", corpus, weights=False)
+    (bare / "vocabulary.txt").unlink()  # as in the copies that `pru report --keep` makes
     status, _, errors = pru("analyze", bare, "--out", tmp_path / "out")
     assert status == 2
     assert f"the run in {bare} has no best weights" in errors
@@ -155,6 +156,11 @@ def test_mistakes_end_in_one_line(
     assert expected in errors
     assert errors.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_help_names_every_analysis() -> None:
+    shown = " ".join(pru("analyze", "--help")[1].split())
+    assert f"{', '.join([*ANALYSES][:-1])} or {[*ANALYSES][-1]}" in shown
 
 
 def test_a_folder_without_a_run_and_a_run_given_twice(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -8,11 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from command import invoke as pru
 from typer.testing import CliRunner
 
 from torch_pru.cli import app
 from torch_pru.cli.app import status_of
 from torch_pru.errors import PRUError
+from torch_pru.lm.config import settings_of
+from torch_pru.lm.recipe import load_recipe
 
 COMMANDS = [
     "train",
@@ -22,31 +26,40 @@ COMMANDS = [
     "generate",
     "recipes",
     "params",
+    "settings",
     "data",
     "report",
     "analyze",
 ]
 
 
-def pru(*arguments: str, **environment: str) -> tuple[int, str, str]:
-    """Run the command line in this process: status, standard output, standard error."""
-    result = CliRunner().invoke(app, list(arguments), env=environment, prog_name="pru")
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
+def help_of(*command: str, width: int) -> str:
+    """What ``--help`` shows on a terminal of this width."""
+    result = CliRunner().invoke(app, [*command, "--help"], prog_name="pru", terminal_width=width)
+    assert result.exit_code == 0
+    return result.stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("width", ["50", "120"])
-def test_help(command: str, width: str) -> None:
-    status, shown, _ = pru(command, "--help", COLUMNS=width, TERMINAL_WIDTH=width)
-    assert status == 0
+@pytest.mark.parametrize("width", [50, 120])
+def test_help_fits_and_nothing_is_cut(command: str, width: int) -> None:
+    shown = help_of(command, width=width)
     assert f"pru {command}" in shown
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= width
 
 
-def test_every_command_is_listed() -> None:
-    _, shown, _ = pru("--help")
-    assert all(f" {command} " in shown for command in COMMANDS)
+@pytest.mark.parametrize("width", [50, 80])
+def test_every_command_is_listed_with_a_whole_sentence(width: int) -> None:
+    shown = help_of(width=width)
+    lines = [line.split(None, 1) for line in shown.partition("Commands:\n")[2].splitlines()[: len(COMMANDS)]]
+    assert [name for name, _ in lines] == COMMANDS
+    assert all(text.endswith(".") and not text.endswith("...") for _, text in lines)
+
+
+def test_the_readme_names_every_command() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert [command for command in COMMANDS if f"`pru {command}" not in readme] == []
 
 
 @pytest.mark.parametrize(
@@ -56,6 +69,7 @@ def test_every_command_is_listed() -> None:
         (["train", "--set", "epoch=3"], "'epoch' is not a setting; did you mean 'epochs'?"),
         (["train", "--set", "epochs"], "write it as key=value"),
         (["train", "quickstart", "ptb-nothing"], "there is no recipe 'ptb-nothing'"),
+        (["train", "quickstart", "ptb-pru-g4", "--set", "groups=3"], "groups=3 does not divide"),
         (["train", "--device", "tpu9"], "device="),
         (["resume", "nowhere"], "there is no run in nowhere"),
         (["finetune", "nowhere"], "there is no run in nowhere"),
@@ -97,11 +111,8 @@ def test_debug_shows_where_it_came_from() -> None:
 
 
 def test_other_errors() -> None:
-    class OutOfMemoryError(RuntimeError):
-        """As torch's is named."""
-
     assert status_of(OSError(28, "No space left on device")) == 1
-    assert status_of(OutOfMemoryError("CUDA out of memory")) == 1
+    assert status_of(torch.OutOfMemoryError("CUDA out of memory")) == 1
     assert status_of(RuntimeError("a fault of ours")) is None  # keeps its traceback
 
 
@@ -116,10 +127,18 @@ def test_params_of_the_paper() -> None:
     counts = {line.rsplit(None, 1)[0].strip(): line.rsplit(None, 1)[1] for line in shown.splitlines()}
     assert counts["embedding"] == "4,000,000"
     assert counts["recurrent"] == "14,885,600"
-    assert counts["total"] == "18,895,600"  # the 18.90 M of the paper's tables
-    assert counts["the paper's total: embedding + recurrent"] == "18,885,600"
+    assert counts["total"] == "18,895,600"  # the paper's 19 M
     _, shown, _ = pru("params", "ptb-lstm-1000", "--set", "hidden=[1400, 1400, 400]")
     assert "32,6" in shown
+
+
+def test_settings_are_a_recipe(tmp_path: Path) -> None:
+    _, shown, _ = pru("settings", "ptb-awd-pru-g4", "--set", "epochs=7", COLUMNS="40")
+    assert "# g, groups of the PRU's context transform\ngroups = 4\n" in shown
+    (tmp_path / "mine.toml").write_text(shown)
+    again = load_recipe(tmp_path / "mine.toml")
+    assert again.name == "mine"
+    assert settings_of(again) == settings_of(load_recipe("ptb-awd-pru-g4", {"epochs": "7"}))
 
 
 def test_only_the_first_process_prints(monkeypatch: pytest.MonkeyPatch) -> None:

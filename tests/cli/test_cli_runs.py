@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,42 +12,16 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command import invoke, write_recipe
 
-from torch_pru.cli import app
 from torch_pru.lm.evaluation import tune
-
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "the", "dog", "that", "ran", "to", "it"]
-
-
-def write_corpus(folder: Path, lines: int = 400) -> Path:
-    folder.mkdir()
-    for split, share in (("train", lines), ("valid", lines // 4), ("test", lines // 4)):
-        text = [
-            " ".join(WORDS[(line * 3 + word) % len(WORDS)] for word in range(line % 5 + 3))
-            for line in range(share)
-        ]
-        (folder / f"{split}.txt").write_text("\n".join([*text, "<unk>"]) + "\n")
-    return folder
-
-
-def write_recipe(folder: Path, **training: object) -> Path:
-    corpus = write_corpus(folder / "corpus")
-    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in training.items())
-    path = folder / "tiny.toml"
-    path.write_text(
-        f'[data]\ncorpus = "{corpus}"\n[model]\nunit = "pru"\nembedding = 8\nhidden = [8]\n'
-        f'[training]\nbatch = 8\nwindow = 10\nlearning_rate = 5.0\ndevice = "cpu"\n{lines}\n'
-    )
-    return path
 
 
 def pru(*arguments: object) -> str:
     """Standard output of a command that must succeed."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None:
-        raise result.exception
-    return result.stdout
+    status, shown, errors = invoke(*arguments)
+    assert status == 0, errors
+    return shown
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +104,21 @@ def test_finetune_and_report(run: Path, folder: Path) -> None:
     assert "| `tiny-1` |" in document
     assert "| `tiny-1-finetuned` |" in document
     assert max(map(len, document.splitlines())) > 200  # tables are not wrapped to the terminal's width
+
+
+def test_a_run_that_is_named_by_a_dot(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    monkeypatch.chdir(copy)
+    assert f"next: pru evaluate {copy}-finetuned" in pru("finetune", ".")
+    pru("report", ".", "--keep", tmp_path / "kept")
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["copy"]
+
+
+def test_brackets_and_colons_in_a_path_are_printed(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "[bold]:smile:"
+    _, shown, errors = invoke("train", folder / "tiny.toml", "--out", out, "--set", "epochs=1")
+    assert f"training tiny into {out / 'tiny-1'}\n" in errors
+    assert f"next: pru evaluate {out / 'tiny-1'}\n" in shown
 
 
 def test_a_second_run_has_its_own_folder(run: Path, folder: Path) -> None:

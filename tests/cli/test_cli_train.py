@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_cli_runs import write_recipe
-from typer.testing import CliRunner
+from command import invoke as pru
+from command import write_recipe
 
-from torch_pru.cli import app, training_view
 from torch_pru.cli import train as commands
+from torch_pru.cli import training_view
 from torch_pru.lm.config import build_config
 from torch_pru.lm.recipe import load_recipe
 from torch_pru.lm.training import distributed
@@ -49,14 +49,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of training several, here on a CPU."""
     monkeypatch.setattr(commands, "share_a_gpu", lambda configs: request.param == "at once")
     return str(request.param)
-
-
-def pru(*arguments: object) -> tuple[int, str, str]:
-    """Status, standard output, standard error."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="pru")
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
 
 
 def seeds_in(out: Path) -> dict[str, int]:

@@ -24,7 +24,7 @@ def shown(width: int) -> list[str]:
         for number, folder in enumerate(FOLDERS):
             view(replace(STEP, loss=4.5 + number), folder)
         view.bars.refresh()
-        view(replace(STEP, step=686, valid_loss=4.6, best_valid_loss=4.6), FOLDERS[1])
+        view(replace(STEP, step=686, valid_loss=4.6, best_valid_loss=4.6, ended=True), FOLDERS[1])
     return re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()))
 
 

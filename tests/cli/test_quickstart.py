@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from torch_pru.cli.evaluate import Evaluation
 from torch_pru.cli.quickstart import show_quickstart
 from torch_pru.lm.checkpoint import Checkpoint, save_checkpoint
 from torch_pru.lm.data import Corpus, kneser_ney_bigram_perplexity, load_corpus
@@ -21,7 +22,7 @@ def test_the_ending(
 ) -> None:
     whole = load_corpus("king-james")
     corpus = Corpus(whole.train[:5000], whole.valid[:200], whole.test[:300], whole.vocabulary)
-    monkeypatch.setattr("torch_pru.lm.data.load_corpus", lambda name: corpus)
+    monkeypatch.setattr("torch_pru.lm.run.load_corpus", lambda name: corpus)
     config = load_recipe("quickstart", {"embedding": "8", "hidden": "[8]", "device": "cpu"})
     run = RunFolder.create(tmp_path / "quickstart-1", config, corpus.vocabulary)
     torch.manual_seed(1)
@@ -39,3 +40,6 @@ def test_the_ending(
         assert line.split()[2:4] == [f"{scores.perplexity('static', split):.2f}", f"{bigram:.2f}"]
     assert shown.count("\n\n  ") == 3  # three sentences, each after an empty line
     assert f"pru generate {run.path} --prompt" in shown
+    (tmp_path / "a.txt").write_text("And God said.\n")  # not cut into the corpus's words yet
+    ids = Evaluation(run, "cpu", "float32").encode(tmp_path / "a.txt")
+    assert [run.vocabulary.word(number) for number in ids.tolist()] == ["and", "god", "said", ".", "<eos>"]

@@ -160,6 +160,17 @@ def test_a_damaged_folder_is_named(tmp_path: Path, file: str) -> None:
         report([run])
 
 
+def test_metrics_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", load_recipe("ptb-pru-g4"))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("half a li")  # what a crash leaves is passed over
+    assert read_result(run).epochs == 3
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("ne\n")
+    with pytest.raises(PRUError, match=r"metrics\.jsonl has a line that is not JSON"):
+        report([run])
+
+
 def test_scores_are_read_back(tmp_path: Path) -> None:
     scores = Scores("ab", {"total": 3}, {"static": {"test": {"perplexity": 56.56}}})
     save_scores(scores, tmp_path)

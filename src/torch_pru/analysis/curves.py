@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch_pru.errors import PRUError
+from torch_pru.lm.evaluation.static import perplexity
 from torch_pru.lm.run import RunFolder
-from torch_pru.lm.training.progress import perplexity
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def learning_curve(run: RunFolder) -> LearningCurve:
         >>> learning_curve(RunFolder.open("runs/quickstart-1")).best        # doctest: +SKIP
         (3, 61.7)
     """
-    lines = [line for line in run.metrics() if line.get("kind") == "epoch"]
+    lines = run.epochs()
     if not lines:
         raise PRUError(f"the run in {run.path} has not finished an epoch: its metrics.jsonl holds none")
     return LearningCurve(

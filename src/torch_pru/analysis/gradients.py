@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional as F
 
 from torch_pru.lm.evaluation.mode import evaluating
 from torch_pru.lm.model import LanguageModel
@@ -31,17 +32,7 @@ def read_with_gradients(model: LanguageModel, tokens: Tensor) -> Read:
         >>> torch.autograd.grad(read.hidden.sum(), read.inputs)[0].shape
         torch.Size([5, 1, 8])
     """
-    leaves: list[Tensor] = []
-
-    def begin_here(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        vectors, *rest = arguments
-        leaves.append(vectors.detach().requires_grad_())
-        return (leaves[0], *rest)
-
-    handle = model.layers[0].register_forward_pre_hook(begin_here)
-    try:
-        with torch.enable_grad(), evaluating(model, gradients=True):
-            hidden = model.hidden(tokens, model.initial_state(tokens.shape[1], tokens.device))
-    finally:
-        handle.remove()
-    return Read(leaves[0], hidden.raw)
+    vectors = F.embedding(tokens, model.embedding.weight.detach()).requires_grad_()
+    with torch.enable_grad(), evaluating(model, gradients=True):
+        state = model.initial_state(tokens.shape[1], tokens.device)
+        return Read(vectors, model.hidden(tokens, state, vectors=vectors).raw)

@@ -12,8 +12,7 @@ import torch
 from torch_pru.analysis.saliency import Sentence, default_sentences, encode_sentence, parse_sentence
 from torch_pru.analysis.speech import sentences_of
 from torch_pru.errors import PRUError
-from torch_pru.lm.data.corpus import Corpus, load_corpus
-from torch_pru.lm.data.king_james import split_words
+from torch_pru.lm.data.corpus import Corpus, word_splitter
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.run import RunFolder
@@ -93,14 +92,9 @@ class Comparison:
 
     @cached_property
     def corpus(self) -> Corpus:
-        """The corpus of the first run, with the words it had then."""
-        name, run = next(iter(self.runs.items()))
-        corpus = load_corpus(run.config.data.corpus)
-        if corpus.vocabulary != self.vocabulary:
-            raise PRUError(
-                f"corpus {run.config.data.corpus!r} has other words than when {name} was trained on it"
-            )
-        return corpus
+        """The corpus of the first run; the other runs must know the same words."""
+        _ = self.vocabulary
+        return next(iter(self.runs.values())).corpus()
 
     @cached_property
     def valid_sentences(self) -> list[list[str]]:
@@ -111,8 +105,8 @@ class Comparison:
         """Sentences as typed, cut into words as the corpus is, or the default ones; each is checked."""
         if texts is None:
             return default_sentences(self.vocabulary, self.valid_sentences)
-        king_james = next(iter(self.runs.values())).config.data.corpus == "king-james"
-        parsed = [parse_sentence(text, split_words if king_james else str.split) for text in texts]
+        split = word_splitter(next(iter(self.runs.values())).config.data.corpus)
+        parsed = [parse_sentence(text, split) for text in texts]
         for sentence in parsed:
             encode_sentence(sentence, self.vocabulary)
         return parsed

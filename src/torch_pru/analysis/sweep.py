@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from torch_pru.analysis.curves import learning_curve
 from torch_pru.lm.config import ModelConfig, RegularisationConfig
 from torch_pru.lm.evaluation.scores import load_scores
-from torch_pru.lm.model import LanguageModel, parameter_counts
+from torch_pru.lm.model import parameter_counts, skeleton
 from torch_pru.lm.run import RunFolder
 
 
@@ -85,8 +83,7 @@ def recurrent_parameters(model: ModelConfig) -> int:
         >>> recurrent_parameters(ModelConfig(unit="lstm", embedding=400, hidden=(1000, 1000, 400)))
         15859200
     """
-    with torch.device("meta"):  # shapes without memory
-        return parameter_counts(LanguageModel(model, RegularisationConfig(), vocabulary_size=1)).recurrent
+    return parameter_counts(skeleton(model, RegularisationConfig())).recurrent
 
 
 def variant(model: ModelConfig) -> str:

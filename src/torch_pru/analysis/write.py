@@ -100,7 +100,7 @@ def prepare(
 
     given: list[Sentence] = []
     if any(ANALYSES[name].weights for name in chosen):
-        _ = both.vocabulary, both.models
+        _ = both.models, both.vocabulary
     if "embeddings" in chosen:
         load_tagger()
     if "saliency" in chosen:

@@ -34,7 +34,9 @@ def analyze(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
 ) -> None:
-    """Draw what the paper's analysis draws: SVG and PNG, the numbers as JSON, and one HTML page.
+    """Draw the paper's analyses of runs.
+
+    Figures as SVG and PNG, their numbers as JSON, and one HTML page.
 
     Curves and sweep need no weights: copies of run folders will do for --only curves --only sweep.
     """
@@ -52,8 +54,8 @@ def analyze(
     )
     console = output()
     for section in sections:
-        console.print(f"{section.title}: {section.sentence}", markup=False)
+        console.print(f"{section.title}: {section.sentence}")
         for picture in section.pictures:
             if picture.sentence:
-                console.print(f"  {picture.sentence}", markup=False)
-    console.print(str(out / "index.html"), soft_wrap=True, markup=False)
+                console.print(f"  {picture.sentence}")
+    console.print(str(out / "index.html"), soft_wrap=True)

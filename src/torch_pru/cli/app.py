@@ -5,16 +5,17 @@ from __future__ import annotations
 import warnings
 from typing import Annotated, Any
 
+import torch
 import typer
 from typer.core import TyperGroup
 
-from torch_pru.cli import analyze, data, evaluate, generate, recipes, report, train
+from torch_pru.cli import analyze, data, evaluate, generate, recipes, report, settings, train
 from torch_pru.cli.console import complain, show_warning
 from torch_pru.errors import PRUError
 
 
 class Commands(TyperGroup):
-    """Turns errors into one line and a status: 2 for a mistake, 1 for a disk or memory that is full."""
+    """Turns errors into one line and a status: 2 for a PRUError, 1 for what the system refuses otherwise."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
@@ -41,8 +42,7 @@ def status_of(error: Exception) -> int | None:
     """
     if isinstance(error, PRUError):
         return 2
-    # By name, because importing torch for it would make `pru --help` slow.
-    return 1 if isinstance(error, OSError) or type(error).__name__ == "OutOfMemoryError" else None
+    return 1 if isinstance(error, OSError | torch.OutOfMemoryError) else None
 
 
 app = typer.Typer(
@@ -53,6 +53,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its tables cut the names of options short on a narrow terminal
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -64,6 +65,7 @@ for command in (
     generate.generate,
     recipes.recipes,
     recipes.params,
+    settings.settings,
     data.data,
     report.report,
     analyze.analyze,

@@ -26,7 +26,7 @@ def output() -> Console:
         >>> output().print("perplexity 56.56")
         perplexity 56.56
     """
-    return Console(quiet=rank() != 0, highlight=False)
+    return plain_console(stderr=False)
 
 
 def messages() -> Console:
@@ -36,7 +36,17 @@ def messages() -> Console:
         >>> messages().stderr
         True
     """
-    return Console(stderr=True, quiet=rank() != 0, highlight=False)
+    return plain_console(stderr=True)
+
+
+def plain_console(*, stderr: bool) -> Console:
+    """Prints words as they are: brackets and colons in a path or a text are no markup and no emoji.
+
+    Example:
+        >>> plain_console(stderr=False).print("runs/[bold]-1 :smile:")
+        runs/[bold]-1 :smile:
+    """
+    return Console(stderr=stderr, quiet=rank() != 0, highlight=False, markup=False, emoji=False)
 
 
 def show_warning(
@@ -52,7 +62,7 @@ def show_warning(
     Example:
         >>> show_warning("the checkpoint is damaged; trying the one before it", UserWarning, "", 0)
     """
-    messages().print(f"pru: warning: {message}", soft_wrap=True, markup=False)
+    messages().print(f"pru: warning: {message}", soft_wrap=True)
 
 
 def complain(text: str) -> None:

@@ -18,9 +18,10 @@ def data(
         typer.Option("--from", metavar="DIR", help="Adopt the copy in this folder instead of downloading."),
     ] = None,
 ) -> None:
-    """Fetch a corpus, or adopt a local copy; either must be the published text to the byte.
+    """Fetch a corpus, or adopt a copy.
 
-    It goes to $PRU_DATA, or to the user's cache. The built-in corpus king-james needs nothing.
+    Either must be the published text to the byte. It goes to $PRU_DATA, or to the user's cache. The built-in
+    corpus king-james needs nothing.
     """
     from torch_pru.lm.data import adopt, fetch, load_corpus
 

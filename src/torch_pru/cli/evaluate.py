@@ -28,7 +28,11 @@ def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     split: Annotated[str | None, typer.Option(help="valid or test.", show_default="valid")] = None,
     text: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Score this text instead of a split.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Score this instead, cut into words as the run's corpus is.",
+        ),
     ] = None,
     dynamic: Annotated[bool, typer.Option("--dynamic", help="Also with dynamic evaluation.")] = False,
     cache: Annotated[bool, typer.Option("--cache", help="Also with a continuous cache.")] = False,
@@ -53,13 +57,12 @@ def evaluate(
     ] = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score a text with a run's best weights: perplexity, tokens scored, seconds.
+    """Score a text with a run.
 
-    At batch 1 every predicted token counts, N - 1 of a split.
+    The perplexity of the run's best weights. At batch 1 every predicted token counts, N - 1 of a split.
 
     Scores of a split at batch 1 are kept in the run's scores.json, for pru report.
     """
-    from torch_pru.lm.data import encode_text
     from torch_pru.lm.evaluation.scores import save_scores
     from torch_pru.lm.run import RunFolder
 
@@ -68,7 +71,7 @@ def evaluate(
     check_choice("--precision", precision, ("float32", "bfloat16", "float16"))
     split = split or "valid"
     work = Evaluation(RunFolder.open(run), device, precision)
-    ids = work.corpus.split(split) if text is None else encode_text(text, work.run.vocabulary)
+    ids = work.corpus.split(split) if text is None else work.encode(text)
     if tune:
         for method in methods:
             work.tune(method, tune_tokens)
@@ -122,14 +125,14 @@ class Evaluation:
 
     @cached_property
     def corpus(self) -> Corpus:
-        """The corpus of the run, with the words it had then."""
-        from torch_pru.lm.data import load_corpus
+        """The corpus of the run."""
+        return self.run.corpus()
 
-        name = self.run.config.data.corpus
-        corpus = load_corpus(name)
-        if corpus.vocabulary != self.run.vocabulary:
-            raise PRUError(f"corpus {name!r} has other words than when {self.run.path} was trained on it")
-        return corpus
+    def encode(self, text: Path) -> Tensor:
+        """A file as ids (N,), cut into words as the run's corpus is."""
+        from torch_pru.lm.data import encode_text, word_splitter
+
+        return encode_text(text, self.run.vocabulary, word_splitter(self.run.config.data.corpus))
 
     @cached_property
     def statistics(self) -> GradientStatistics:
@@ -152,11 +155,7 @@ class Evaluation:
             if statistics is not None:
                 tuning = tune_dynamic(model, valid, statistics, tokens=tokens, progress=advance)
             else:
-
-                def on_try(_: object, done: int, total: int) -> None:
-                    advance(done, total)
-
-                tuning = tune_cache(model, valid, tokens=tokens, on_try=on_try)
+                tuning = tune_cache(model, valid, tokens=tokens, progress=advance)
         self.scores.note_tuning(method, tuning)
         save_scores(self.scores, self.run.path)
 

@@ -26,18 +26,20 @@ def generate(
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
 ) -> None:
-    """Write text, word by word as it comes. Sentences end in a line break."""
+    """Write text, word by word.
+
+    Each is shown as it comes; a sentence ends in a line break.
+    """
     from itertools import islice
 
-    from torch_pru.lm.data.king_james import split_words
+    from torch_pru.lm.data import word_splitter
     from torch_pru.lm.evaluation import generate as generate_words
     from torch_pru.lm.run import RunFolder
     from torch_pru.lm.training.distributed import choose_device
     from torch_pru.lm.training.precision import computing
 
     folder = RunFolder.open(run)
-    # A prompt is cut into words as the run's corpus was: the named texts of others come cut already.
-    given = split_words(prompt) if folder.config.data.corpus == "king-james" else prompt.split()
+    given = word_splitter(folder.config.data.corpus)(prompt)
     chosen = choose_device(device)
     drawn = generate_words(
         folder.model(device=chosen),
@@ -51,8 +53,8 @@ def generate(
     )
     console = output()
     with computing(folder.config.training.precision, chosen):
-        for piece in lines_of([*given], islice(drawn, words)):
-            console.print(piece, end="", markup=False, soft_wrap=True)
+        for piece in lines_of(given, islice(drawn, words)):
+            console.print(piece, end="", soft_wrap=True)
             console.file.flush()
     console.print()
 

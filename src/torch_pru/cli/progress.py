@@ -53,7 +53,7 @@ def is_live(console: Console) -> bool:
 
 def _columns(console: Console) -> list[ProgressColumn]:
     """Narrow terminals go without the bar itself."""
-    texts: list[ProgressColumn] = [TextColumn("{task.description}"), TaskProgressColumn()]
+    texts: list[ProgressColumn] = [TextColumn("{task.description}", markup=False), TaskProgressColumn()]
     return [*texts, BarColumn(), TimeRemainingColumn()] if console.width >= 60 else texts
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from rich.padding import Padding
 from rich.table import Table
 
 from torch_pru.cli.console import output
@@ -44,7 +45,8 @@ def show_quickstart(run: RunFolder) -> None:
     console.print(table)
     words = generate(work.model, run.vocabulary, temperature=0.8, seed=run.config.training.seed)
     for sentence in islice(sentences(words), 3):
-        console.print(f"\n  {sentence}", markup=False)
+        console.print()
+        console.print(Padding(sentence, (0, 0, 0, 2), expand=False))
     console.print("\n" + NEXT.format(run=run.path), soft_wrap=True)
 
 

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from torch_pru.cli.console import output
+from torch_pru.cli.settings import SET_HELP, parse_settings
 
 if TYPE_CHECKING:
     from torch_pru.lm.config import Config
@@ -22,7 +23,7 @@ def recipes(
         str, typer.Argument(metavar="PREFIX", help="Only those that begin so: ptb, wt2-awd, ...")
     ] = "",
 ) -> None:
-    """List the recipes with the paper's perplexities."""
+    """List recipes and the paper's scores."""
     from torch_pru.errors import PRUError, nearest
     from torch_pru.lm.recipe import list_recipes, load_recipe
 
@@ -49,21 +50,17 @@ def params(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe's name, or a TOML file.")],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP),
     ] = None,
 ) -> None:
     """Count a recipe's parameters."""
-    import torch
-
-    from torch_pru.cli.settings import parse_settings
     from torch_pru.lm.data import load_corpus
-    from torch_pru.lm.model import LanguageModel, parameter_counts
+    from torch_pru.lm.model import parameter_counts, skeleton
     from torch_pru.lm.recipe import load_recipe
 
     config = load_recipe(recipe, parse_settings(settings))
     words = VOCABULARIES.get(config.data.corpus) or len(load_corpus(config.data.corpus).vocabulary)
-    with torch.device("meta"):  # shapes without memory
-        counts = parameter_counts(LanguageModel(config.model, config.regularisation, words))
+    counts = parameter_counts(skeleton(config.model, config.regularisation, words))
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column(justify="right")
@@ -71,7 +68,6 @@ def params(
     table.add_row("recurrent", f"{counts.recurrent:,}")
     table.add_row("decoder (tied: what it adds)", f"{counts.decoder:,}")
     table.add_row("total", f"{counts.total:,}")
-    table.add_row("the paper's total: embedding + recurrent", f"{counts.embedding + counts.recurrent:,}")
     output().print(table)
 
 

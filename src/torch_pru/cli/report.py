@@ -17,9 +17,9 @@ def report(
         typer.Option(metavar="DIR", help="Also copy each run there, without its weights, for later reports."),
     ] = None,
 ) -> None:
-    """Print a Markdown report of runs beside the paper's numbers; redirect it to RESULTS.md.
+    """Report runs beside the paper's.
 
-    Scores are those that `pru evaluate` has left in the folders.
+    In Markdown, to redirect to a file. Scores are those that `pru evaluate` has left in the folders.
     """
     from torch_pru.lm.report import report as write_report
     from torch_pru.lm.results import keep as keep_run

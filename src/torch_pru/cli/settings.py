@@ -1,10 +1,32 @@
-"""``--set key=value`` as typed."""
+"""``pru settings``, and ``--set key=value`` as typed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
+import typer
+
+from torch_pru.cli.console import output
 from torch_pru.errors import PRUError
+
+SET_HELP = "Change a setting (see pru settings); may be repeated."
+
+
+def settings(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe's name, or a TOML file.")
+    ] = "quickstart",
+    changes: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)] = None,
+) -> None:
+    """List the settings of a recipe.
+
+    All that --set can change, as TOML with what each setting means: redirected to a file it is a recipe.
+    """
+    from torch_pru.lm.recipe import load_recipe, settings_text
+
+    config = load_recipe(recipe, parse_settings(changes))
+    output().print(settings_text(config, explained=True), end="", soft_wrap=True)
 
 
 def parse_settings(settings: Iterable[str] | None) -> dict[str, str]:

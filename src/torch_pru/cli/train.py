@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from torch_pru.cli.console import messages, output, rank
-from torch_pru.cli.settings import parse_settings
+from torch_pru.cli.settings import SET_HELP, parse_settings
 
 if TYPE_CHECKING:
     from torch_pru.lm.config import Config
@@ -29,7 +29,7 @@ def train(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the run folders go.")] = Path("runs"),
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Short for --set seed=...")] = None,
     seeds: Annotated[
@@ -37,24 +37,25 @@ def train(
     ] = 1,
     device: Annotated[str | None, typer.Option(help="Short for --set device=...: cpu, cuda, ...")] = None,
 ) -> None:
-    """Train recipes, each into a new run folder.
+    """Train recipes into new run folders.
 
-    On a GPU several train at the same time, 16 at most; on a CPU and under
-    torchrun one after the other.
+    On a GPU several train at the same time, 16 at most; on a CPU and under torchrun one after the other.
 
-    Without a recipe: quickstart, minutes on two CPU cores, with a built-in text
-    and no network.
+    Without a recipe: quickstart, minutes on two CPU cores, with a built-in text and no network.
 
     Ctrl-C saves; pru resume goes on.
     """
     from torch_pru.lm import training
+    from torch_pru.lm.model import skeleton
     from torch_pru.lm.recipe import load_recipe
 
     changes = parse_settings(settings)
     changes |= {} if seed is None else {"seed": str(seed)}
     changes |= {} if device is None else {"device": device}
-    # All are read before the first is trained: a mistake in the last is found now, not tomorrow.
+    # All are looked at before the first is trained: a mistake in the last is found now, not tomorrow.
     loaded = [load_recipe(recipe, changes) for recipe in recipes or ["quickstart"]]
+    for config in loaded:
+        skeleton(config.model, config.regularisation)
     configs = [with_seed(config, number) for config in loaded for number in range(seeds)]
     folders: list[Path] = []
     for config in configs:
@@ -135,7 +136,7 @@ def in_sequence(tasks: list[Task]) -> None:
                 raise
             failures.add(task.folder, error)
             if task is not tasks[-1]:
-                messages().print(f"failed: {failures.lines()[-1]}", soft_wrap=True, markup=False)
+                messages().print(f"failed: {failures.lines()[-1]}", soft_wrap=True)
         else:
             finished.append(run)
             ending(run)
@@ -145,9 +146,9 @@ def in_sequence(tasks: list[Task]) -> None:
 def resume(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of interrupted runs.")],
 ) -> None:
-    """Go on with interrupted runs, each from its last checkpoint.
+    """Go on with interrupted runs.
 
-    On a GPU several go on at the same time.
+    Each from its last checkpoint; on a GPU several at the same time. A finished run is left as it is.
     """
     from torch_pru.lm import training
     from torch_pru.lm.run import RunFolder
@@ -162,25 +163,26 @@ def resume(
 def finetune(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of finished runs.")],
 ) -> None:
-    """The paper's second stage, from each finished run into RUN-finetuned.
+    """Take finished runs further.
 
-    Rounds of averaged SGD, repeated while validation improves. On a GPU several
-    runs at the same time.
+    The paper's second stage, from each RUN into RUN-finetuned: rounds of averaged SGD, repeated while
+    validation improves. On a GPU several runs at the same time.
     """
     from torch_pru.lm import training
     from torch_pru.lm.run import RunFolder
     from torch_pru.lm.training.start import second_stage_folder
 
+    sources = [RunFolder.open(run) for run in runs]
     tasks = [
         Task(
-            second_stage_folder(run),
-            RunFolder.open(run).config,
-            partial(training.finetune, run),
-            f"finetuning {run}",
+            second_stage_folder(source.path),
+            source.config,
+            partial(training.finetune, source.path),
+            f"finetuning {source.path}",
         )
-        for run in runs
+        for source in sources
     ]
-    carry_out(tasks, partial(training.finetune_together, runs), "finetuning")
+    carry_out(tasks, partial(training.finetune_together, [source.path for source in sources]), "finetuning")
 
 
 def watched(work: Callable[..., Result], title: str, folders: Sequence[Path] = ()) -> Result:
@@ -207,7 +209,7 @@ def ending(run: RunFolder) -> None:
     if run.config.data.corpus == "king-james":
         show_quickstart(run)
         return
-    epochs = [line for line in run.metrics() if line["kind"] == "epoch"]
+    epochs = run.epochs()
     best = min(epochs, key=lambda line: line["valid_loss"])
     console = output()
     console.print(

@@ -77,13 +77,11 @@ class RunView:
         self.prefix = f"{name}: " if name else ""
         self.label = label
         self.task = bars.add_task(f"{label}starting", total=None, speed="", loss="", perplexity="", left="")
-        self.valid_loss: float | None = None
         self.started = self.last_line = time.monotonic()
 
     def __call__(self, progress: Progress) -> None:
         """Take in a report of the trainer."""
-        if progress.valid_loss != self.valid_loss:  # the first report after a validation ends an epoch
-            self.valid_loss = progress.valid_loss
+        if progress.ended:
             self._print(epoch_line(progress, time.monotonic() - self.started))
             return
         fields = {
@@ -103,7 +101,7 @@ class RunView:
             self._print(f"{title}: {', '.join(fields.values())}")
 
     def _print(self, line: str) -> None:
-        self.bars.console.print(self.prefix + line, soft_wrap=True, markup=False)
+        self.bars.console.print(self.prefix + line, soft_wrap=True)
 
 
 def label(name: str, room: int) -> str:
@@ -132,7 +130,9 @@ def columns(width: int) -> list[ProgressColumn]:
 
 def epoch_line(progress: Progress, seconds: float) -> str:
     """An epoch in a line."""
-    valid = math.exp(progress.valid_loss) if progress.valid_loss is not None else math.nan
+    from torch_pru.lm.evaluation.static import perplexity
+
+    valid = perplexity(progress.valid_loss) if progress.valid_loss is not None else math.nan
     best = " (best)" if progress.valid_loss == progress.best_valid_loss else ""
     averaged = ", averaged" if progress.averaging else ""
     stage = f"round {progress.round}, " if progress.stage == "finetune" else ""

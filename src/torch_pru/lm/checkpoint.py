@@ -25,6 +25,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from torch_pru.errors import PRUError
+from torch_pru.lm.data.storage import sync_folder
 
 KEPT = 2  # so that there is one to fall back on when the newest is damaged
 MANIFEST = "manifest.json"
@@ -155,14 +156,3 @@ def write_synced(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
-    if os.name != "posix":
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

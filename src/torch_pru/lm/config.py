@@ -1,7 +1,7 @@
 """What a run is made of: four frozen sections of documented settings.
 
 A setting's name occurs in one section only, so ``--set epochs=3`` needs no section. The text beside each
-setting is its help on the command line.
+setting is what `pru settings` shows.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ModelConfig:
     residual: str | bool = setting("auto", "input added to all gates: auto (where sizes match), true, false")
     input_transform: str = setting("pyramidal", "of the PRU's input: linear, grouped or pyramidal")
     context_transform: str = setting("grouped", "of the PRU's context: linear, grouped or pyramidal")
-    init: str = setting("authors", "initial weights of the PRU, by name")
+    init: str = setting("authors", "initial weights of the PRU: authors, orthogonal or lstm")
     experts: int = setting(1, "softmaxes in the mixture; 1 is the plain softmax")
 
     @property

@@ -34,7 +34,7 @@ class Masks:
     def dropout(self, values: Tensor, probability: float, *, shared: bool) -> Tensor:
         """Drop elements of ``values`` (T, B, D) and scale the rest by 1/(1-p).
 
-        ``shared`` is variational dropout: one mask (1, B, D) for all steps of the window (trap 7). Without it
+        ``shared`` is variational dropout: one mask (1, B, D) for all steps of the window. Without it
         each step has its own.
         """
         if probability == 0:
@@ -49,7 +49,7 @@ class Masks:
 
         Args:
             tokens: (T, B).
-            weight: (V, E), the embedding; its rows are dropped whole (trap 7).
+            weight: (V, E), the embedding; its rows are dropped whole.
 
         Returns:
             (T, B, 1), or 1.0 where nothing is dropped.
@@ -61,7 +61,7 @@ class Masks:
         return mask.div_(keep)[tokens]
 
     def weights(self, weight: Tensor, probability: float) -> Tensor:
-        """Drop single elements of a weight and scale the rest: one mask a window, whatever B is (trap 8)."""
+        """Drop single elements of a weight and scale the rest: one mask a window, whatever B is."""
         if probability == 0:
             return weight
         mask = draw_mask(weight.shape, 1 - probability, weight.device, self.generator)

@@ -60,7 +60,7 @@ class LanguageModel(nn.Module):
         self.config = config
         self.regularisation = regularisation
         self.embedding = nn.Embedding(vocabulary_size, config.embedding)
-        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)  # trap 9
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)  # as in AWD-LSTM
         sizes = (config.embedding, *config.hidden)
         self.layers = nn.ModuleList(self._layer(*pair) for pair in pairwise(sizes))
         self.decoder: Softmax | MixtureOfSoftmaxes
@@ -138,7 +138,7 @@ class LanguageModel(nn.Module):
         weight = self.embedding.weight
         values = F.embedding(tokens, weight) if vectors is None else vectors
         if masks is not None:
-            # Input side only: the tied decoder sees the whole embedding (trap 7).
+            # Input side only: the tied decoder sees the whole embedding.
             values = values * masks.word_types(tokens, weight, rates.embedding_dropout)
             values = masks.dropout(values, rates.input_dropout, shared=rates.variational)
         raw, after = values, []
@@ -166,7 +166,7 @@ class LanguageModel(nn.Module):
             if masks is None or drop == 0:
                 raw, (h, c) = layer(*arguments)
             else:
-                # A masked copy for this call; the gradient goes on to the raw weight (trap 8).
+                # A masked copy for this call; the gradient goes on to the raw weight.
                 name = "weight_hh_l0"
                 weights = {name: masks.weights(layer.get_parameter(name), drop)}
                 raw, (h, c) = torch.func.functional_call(layer, weights, arguments)
@@ -190,9 +190,22 @@ class LanguageModel(nn.Module):
         return self.decoder.log_probabilities(hidden, self.embedding.weight)
 
 
+def skeleton(
+    config: ModelConfig, regularisation: RegularisationConfig, vocabulary_size: int = 1
+) -> LanguageModel:
+    """A model of shapes without memory, to count its weights, or to refuse settings that do not go together.
+
+    Example:
+        >>> skeleton(ModelConfig(), RegularisationConfig()).layers[0].cells[0].hidden_size
+        1150
+    """
+    with torch.device("meta"):
+        return LanguageModel(config, regularisation, vocabulary_size)
+
+
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Weights of a model by part. The paper's "total" is ``total``: the tied decoder adds only its bias."""
+    """Weights of a model by part; a tied softmax adds only its bias to the embedding."""
 
     embedding: int
     recurrent: int

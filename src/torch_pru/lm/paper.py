@@ -34,7 +34,7 @@ class Row:
         recipe: the recipe in this package; `corpus` is the part of it before the first hyphen.
         model: the paper's name for it.
         finetuned: whether it is the second stage.
-        parameters: millions, as the paper rounds them (embedding and recurrent).
+        parameters: millions of all weights, as the paper rounds them.
         valid, test: the paper's perplexities.
         repository: the code's.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tomllib
 from collections.abc import Mapping
@@ -39,9 +40,9 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, str] | None = 
     path = find_recipe(str(name_or_path), beside=Path())
     values = read_settings(path, ())
     for key, text in (overrides or {}).items():
-        key = key.rpartition(".")[2] if key.partition(".")[0] in SECTIONS else key
         if key not in section_of():
-            raise PRUError(f"--set {key}={text}: {key!r} is not a setting{nearest(key, section_of())}")
+            hint = nearest(key.rpartition(".")[2], section_of())  # no setting needs its section
+            raise PRUError(f"--set {key}={text}: {key!r} is not a setting{hint}")
         values[key] = parse_value(text)
     try:
         return build_config(values.pop("name", path.stem), values)
@@ -65,8 +66,8 @@ def find_recipe(name: str, *, beside: Path) -> Path:
 
 def read_settings(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     """The settings of a file on top of those of its ``base``, without their sections."""
-    if path in seen:
-        raise PRUError(f"{path}: base leads back to this file")
+    if path.resolve() in seen:
+        raise PRUError(f"{path.resolve()}: base leads back to this file")
     content = read_toml(path)
     values: dict[str, Any] = {}
     if "base" in content:
@@ -77,7 +78,7 @@ def read_settings(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
             base_path = find_recipe(base, beside=path.parent)
         except PRUError as error:
             raise PRUError(f"{path}: base: {error}") from error
-        values = read_settings(base_path, (*seen, path))
+        values = read_settings(base_path, (*seen, path.resolve()))
         values.pop("name", None)  # a recipe is called after its own file
     if "name" in content:  # a run's config.toml says which recipe it was
         values["name"] = str(content.pop("name"))
@@ -133,9 +134,23 @@ def config_text(config: Config) -> str:
         >>> config_text(Config(name="mine")).splitlines()[:4]
         ['name = "mine"', '', '[data]', 'corpus = "king-james"']
     """
-    blocks = [f"name = {json.dumps(config.name)}\n"]
+    return f"name = {json.dumps(config.name)}\n\n{settings_text(config)}"
+
+
+def settings_text(config: Config, *, explained: bool = False) -> str:
+    """The settings alone, as TOML; ``explained`` says above each what it means.
+
+    Example:
+        >>> print(settings_text(Config(), explained=True).partition(", king-james")[0])
+        [data]
+        # ptb, wikitext-2
+    """
+    blocks = []
     for section, settings in settings_of(config).items():
-        # JSON's spelling of texts, numbers, true, false and lists is TOML's too.
-        lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
-        blocks.append("\n".join([f"[{section}]", *lines]) + "\n")
+        lines = [f"[{section}]"]
+        for item in dataclasses.fields(SECTIONS[section]):
+            lines += [f"# {item.metadata['help']}"] if explained else []
+            # JSON's spelling of texts, numbers, true, false and lists is TOML's too.
+            lines.append(f"{item.name} = {json.dumps(settings[item.name])}")
+        blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)

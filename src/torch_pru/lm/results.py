@@ -83,7 +83,7 @@ def read_result(folder: str | Path) -> Result:
     Needed are run.json, config.toml, metrics.jsonl and environment.json; scores.json where there are scores.
     """
     run = RunFolder.open(folder)
-    epochs = [line for line in run.metrics() if line.get("kind") == "epoch"]
+    epochs = run.epochs()
     environment = read_environment(run.path)
     nearest, changes = nearest_recipe(run.config, run.path.name)
     own = settings_without_how(run.config)
@@ -118,8 +118,7 @@ def keep(folder: str | Path, into: str | Path) -> Path:
     run = RunFolder.open(folder)
     copy = Path(into) / run.path.name
     make_folder(copy)
-    epochs = [line for line in run.metrics() if line.get("kind") == "epoch"]
-    write_text(copy / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in epochs))
+    write_text(copy / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in run.epochs()))
     for name in ("run.json", "config.toml", "environment.json", "scores.json"):
         if (run.path / name).exists():
             write_text(copy / name, (run.path / name).read_text(encoding="utf-8"))

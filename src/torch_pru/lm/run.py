@@ -1,7 +1,8 @@
 """The run folder: everything there is to know about a run, in files that outlive it.
 
 ``run.json`` what the folder is; ``config.toml`` every setting; ``vocabulary.txt``; ``environment.json`` where
-it ran; ``metrics.jsonl`` and TensorBoard events; ``checkpoints/``; ``lock`` held by the process at work.
+it ran; ``metrics.jsonl`` and TensorBoard events; ``checkpoints/``; ``scores.json`` what `pru evaluate` found;
+``lock`` held by the process at work.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch_pru
 from torch_pru.errors import PRUError
 from torch_pru.lm.checkpoint import Checkpoint, load_newest
 from torch_pru.lm.config import Config
+from torch_pru.lm.data.corpus import Corpus, load_corpus
 from torch_pru.lm.data.storage import make_folder, write_aside
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.model import LanguageModel
@@ -70,6 +72,8 @@ class RunFolder:
     def open(cls, path: str | Path) -> RunFolder:
         """Open the run in a folder; one of another format is refused."""
         path = Path(path)
+        if path.name in ("", ".."):  # copies and the second stage are called after the folder
+            path = path.resolve()
         try:
             about = json.loads((path / "run.json").read_text(encoding="utf-8"))
             found, stage = about["format"], about["stage"]
@@ -88,6 +92,20 @@ class RunFolder:
     def vocabulary(self) -> Vocabulary:
         """The words of the run, numbered as its weights are."""
         return Vocabulary.load(self.path / "vocabulary.txt")
+
+    def corpus(self) -> Corpus:
+        """The text that the run learns from."""
+        corpus = load_corpus(self.config.data.corpus)
+        self.refuse_other_words(corpus)
+        return corpus
+
+    def refuse_other_words(self, corpus: Corpus) -> None:
+        """The text must still have the vocabulary that the run's weights were made for."""
+        if corpus.vocabulary != self.vocabulary:
+            raise PRUError(
+                f"the text of corpus={self.config.data.corpus!r} has changed since the run in {self.path} "
+                f"began: its vocabulary is another"
+            )
 
     @property
     def checkpoints(self) -> Path:
@@ -109,7 +127,10 @@ class RunFolder:
         checkpoint = self.checkpoint()
         weights = {} if checkpoint is None else checkpoint.best if which == "best" else checkpoint.weights
         if not weights:
-            raise PRUError(f"the run in {self.path} has no {which} weights yet; go on with it: pru resume")
+            raise PRUError(
+                f"the run in {self.path} has no {which} weights: it is a copy without them, or has not come "
+                f"to a checkpoint with them; if it was interrupted, go on with it: pru resume {self.path}"
+            )
         size = weights["embedding.weight"].shape[0]
         model = LanguageModel(self.config.model, self.config.regularisation, size)
         model.to(weights["embedding.weight"].dtype)
@@ -125,7 +146,14 @@ class RunFolder:
             lines = (self.path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in lines if line.endswith(b"\n")]
+        try:
+            return [json.loads(line) for line in lines if line.endswith(b"\n")]
+        except ValueError as error:
+            raise PRUError(f"{self.path / 'metrics.jsonl'} has a line that is not JSON: {error}") from error
+
+    def epochs(self) -> list[dict[str, Any]]:
+        """The lines of ``metrics.jsonl`` that end an epoch."""
+        return [line for line in self.metrics() if line.get("kind") == "epoch"]
 
     def write_environment(self, device: torch.device, processes: int) -> None:
         """Note where the run works: versions, commit, device, seed."""

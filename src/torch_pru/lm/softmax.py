@@ -16,7 +16,7 @@ def full_precision(values: Tensor) -> Tensor:
 
 
 class Softmax(nn.Module):
-    """log p = log_softmax(W h + b), W the embedding (V, E), which the caller owns; b starts at 0 (trap 9).
+    """log p = log_softmax(W h + b), W the embedding (V, E), which the caller owns; b starts at 0.
 
     Example:
         >>> softmax, embedding = Softmax(10_000), torch.randn(10_000, 400)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.data import Vocabulary, encode_text, load_corpus, text
+from torch_pru.lm.data import Vocabulary, encode_text, load_corpus, text, word_splitter
 
 SPLITS = ("train", "valid", "test")
 
@@ -91,6 +91,17 @@ def test_without_unk_the_first_unknown_word_is_named_with_its_line(
     path.write_text("a a a\n\na <eos> a\na a zebra yak\nyak\n")
     with pytest.raises(PRUError, match=r"new\.txt, line 4: 'zebra' is the first word outside"):
         encode_text(path, Vocabulary(["<eos>", "a"]))
+
+
+def test_text_is_cut_into_words_as_the_corpus_is(tmp_path: Path) -> None:
+    path = tmp_path / "new.txt"
+    path.write_text("My brother's\n<unk>, said\n")
+    words = ["<eos>", "<unk>", "my", "brother", "'s", ",", "said", "My"]
+    split = word_splitter("king-james")
+    assert encode_text(path, Vocabulary(words), split).tolist() == [2, 3, 4, 0, 1, 5, 6, 0]
+    assert encode_text(path, Vocabulary(words), word_splitter("ptb")).tolist() == [7, 1, 0, 1, 6, 0]
+    with pytest.raises(PRUError, match="line 2: '<unk>'"):
+        encode_text(path, Vocabulary([word for word in words if word != "<unk>"]), split)
 
 
 def test_text_that_cannot_be_scored_is_refused(tmp_path: Path) -> None:

@@ -172,11 +172,9 @@ def test_an_answer_with_another_range_is_not_appended(server: Server, tmp_path: 
     check_complete(fetch("ptb", tmp_path, mirrors=[server.mirror]))
 
 
-def test_the_next_mirror_is_tried(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_next_mirror_is_tried(server: Server, tmp_path: Path) -> None:
     absent = Mirror(server.url + "/gone/{split}.txt")
     check_complete(fetch("ptb", tmp_path, mirrors=[dead_mirror(), absent, server.mirror]))
-    assert "127.0.0.1:9" in caplog.text
-    assert "HTTP 404" in caplog.text
 
 
 def test_a_second_mirror_goes_on_with_the_first_ones_part(server: Server, tmp_path: Path) -> None:

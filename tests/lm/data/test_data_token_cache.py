@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def test_texts_that_change_places_are_another_corpus(corpus_folder: Folder) -> N
 
 
 def test_any_damage_is_noticed_and_repaired(
-    corpus_folder: Folder, own_cache: Path, readings: list[Path], caplog: pytest.LogCaptureFixture
+    corpus_folder: Folder, own_cache: Path, readings: list[Path]
 ) -> None:
     expected = load_corpus(corpus_folder())
     (entry,) = entries(own_cache)
@@ -69,37 +69,35 @@ def test_any_damage_is_noticed_and_repaired(
     for content in damaged:
         entry.write_bytes(content)
         readings.clear()
-        with caplog.at_level(logging.WARNING):
+        with pytest.warns(UserWarning, match="is damaged"):
             corpus = load_corpus(corpus_folder())
         assert len(readings) == 3
         assert torch.equal(corpus.train, expected.train)
         assert corpus.vocabulary == expected.vocabulary
         assert entry.read_bytes() == whole
-    assert caplog.text.count("is damaged") == len(damaged)
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(
-    corpus_folder: Folder, own_cache: Path, readings: list[Path], caplog: pytest.LogCaptureFixture
+    corpus_folder: Folder, own_cache: Path, readings: list[Path]
 ) -> None:
     own_cache.write_text("a file where the folder should be")
     for _ in range(2):
-        caplog.clear()
-        assert load_corpus(corpus_folder()).train.tolist() == [0, 1, 2, 3, 2]
-        assert len(caplog.records) == 1
-        assert str(own_cache) in caplog.text
+        with pytest.warns(UserWarning, match=re.escape(str(own_cache))) as caught:
+            assert load_corpus(corpus_folder()).train.tolist() == [0, 1, 2, 3, 2]
+        assert len(caught) == 1
     assert len(readings) == 6
 
 
 def test_a_full_disk_leaves_no_entry(
-    corpus_folder: Folder, own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    corpus_folder: Folder, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    assert len(load_corpus(corpus_folder()).train) == 5
+    with pytest.warns(UserWarning, match="No space left on device"):
+        assert len(load_corpus(corpus_folder()).train) == 5
     assert entries(own_cache) == []
-    assert "No space left on device" in caplog.text
 
 
 def test_an_interrupt_leaves_no_entry(tmp_path: Path) -> None:
@@ -114,15 +112,15 @@ def test_an_interrupt_leaves_no_entry(tmp_path: Path) -> None:
 
 
 def test_without_a_home_there_is_no_cache_but_a_corpus(
-    corpus_folder: Folder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    corpus_folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nobody() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("TORCH_PRU_CACHE")
     monkeypatch.setattr(Path, "home", nobody)
-    assert len(load_corpus(corpus_folder()).train) == 5
-    assert "set TORCH_PRU_CACHE" in caplog.text
+    with pytest.warns(UserWarning, match="set TORCH_PRU_CACHE"):
+        assert len(load_corpus(corpus_folder()).train) == 5
     monkeypatch.delenv("PRU_DATA", raising=False)
     with pytest.raises(PRUError, match="set TORCH_PRU_CACHE"):
         load_corpus("ptb")

@@ -30,7 +30,6 @@ def valid(repeating: Tensor) -> Tensor:
 
 def test_dynamic(pru: LanguageModel, train_text: Tensor, valid: Tensor) -> None:
     statistics = gradient_statistics(pru, train_text, batch=20)
-    heard: list[tuple[int, int]] = []
     read: list[tuple[int, int]] = []
     tuning = tune_dynamic(
         pru,
@@ -39,14 +38,12 @@ def test_dynamic(pru: LanguageModel, train_text: Tensor, valid: Tensor) -> None:
         tokens=200,
         learning_rates=(1e-5, 1e-3),
         decays=(1e-3, 1e-2),
-        on_try=lambda one, done, total: heard.append((done, total)),
         progress=lambda done, total: read.append((done, total)),
     )
     settings = [(one.settings.learning_rate, one.settings.decay) for one in tuning.tries]
     assert settings[:4] == [(1e-5, 1e-3), (1e-3, 1e-3), (1e-5, 1e-2), (1e-3, 1e-2)]
-    assert heard[:4] == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert heard[-1] == (len(settings), len(settings))
     assert (read[0], read[40], read[159]) == ((5, 796), (204, 796), (796, 796))
+    assert read[-1] == (199 * len(settings), 199 * len(settings))
     # The best of the four is at the edge: the search goes on outside, until that helps no more.
     assert 4 < len(settings) <= 4 + tune_module.MOST_BEYOND + 1
     assert tuning.best.learning_rate > 1e-3
@@ -58,8 +55,11 @@ def test_dynamic(pru: LanguageModel, train_text: Tensor, valid: Tensor) -> None:
 
 
 def test_cache(pru: LanguageModel, valid: Tensor) -> None:
-    tuning = tune_cache(pru, valid, tokens=200, thetas=(0.0, 1.0), mixtures=(0.01, 0.2), windows=(3, 100))
+    grid = {"thetas": (0.0, 1.0), "mixtures": (0.01, 0.2), "windows": (3, 100)}
+    heard: list[tuple[int, int]] = []
+    tuning = tune_cache(pru, valid, tokens=200, progress=lambda *step: heard.append(step), **grid)
     assert len(tuning.tries) == 8
+    assert heard == [(done, 8) for done in range(1, 9)]
     for one in tuning.tries:
         again = score_cache(pru, valid[:200], one.settings)
         assert again.perplexity == pytest.approx(one.perplexity, rel=1e-6)

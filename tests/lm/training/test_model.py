@@ -103,7 +103,7 @@ def test_layers_of_any_size_and_kind() -> None:
     assert [layer.hidden_size for layer in model.layers] == [16, 24, 8]
 
 
-def test_trap_9_the_decoder_is_the_embedding_with_a_bias() -> None:
+def test_the_decoder_is_the_embedding_with_a_bias() -> None:
     model = small_model(words=2000)
     weight = model.embedding.weight
     assert weight.min() >= -0.1

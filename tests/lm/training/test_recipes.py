@@ -21,7 +21,7 @@ def counts(config: Config) -> ParameterCounts:
     return parameter_counts(model)
 
 
-# notes of the paper's section 5: millions, with two biases a gate and a biased, tied decoder.
+# Millions, with two biases a gate and a biased, tied decoder: rounded, the counts of the paper's main table.
 COUNTS = {
     "lstm-1000": (19.87, 29.20),
     "lstm-1200": (25.79, 35.13),
@@ -102,7 +102,7 @@ def test_standard_dropout_numbers(name: str) -> None:
 
 
 def test_overrides_and_a_saved_config_read_back(tmp_path: Path) -> None:
-    config = load_recipe("ptb-awd-pru-g4", {"training.epochs": "3", "hidden": "[8, 400]", "corpus": "here"})
+    config = load_recipe("ptb-awd-pru-g4", {"epochs": "3", "hidden": "[8, 400]", "corpus": "here"})
     assert (config.training.epochs, config.model.hidden, config.data.corpus) == (3, (8, 400), "here")
     (tmp_path / "config.toml").write_text(config_text(config))
     assert load_recipe(tmp_path / "config.toml") == config
@@ -128,9 +128,11 @@ def test_bad_recipes_are_refused_with_file_and_key(tmp_path: Path) -> None:
         tmp_path, 'base = "ptb-awd-prug4"'
     )
     assert "base leads back" in refused(tmp_path, 'base = "mine.toml"')
+    assert "base leads back" in refused(tmp_path, f'base = "../{tmp_path.name}/mine.toml"')
     assert "--set epoch=3: 'epoch' is not a setting; did you mean 'epochs'?" in refused(
         tmp_path, "", {"epoch": "3"}
     )
+    assert "did you mean 'epochs'?" in refused(tmp_path, "", {"training.epochs": "3"})
     assert "--set epochs=three" in refused(tmp_path, "", {"epochs": "three"})
 
 

@@ -26,6 +26,8 @@ from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD
 from torch_pru.lm.training.precision import LossScale, check_precision
 from torch_pru.lm.training.step import TrainingStep
+from torch_pru.lm.training.trainer import training_columns
+from torch_pru.lm.training.windows import epoch_windows
 
 CPU = torch.device("cpu")
 
@@ -332,14 +334,23 @@ def test_an_unfinished_run_is_not_finetuned(text_folder: Path, tmp_path: Path) -
     RunFolder.create(tmp_path / "run", small_config(corpus=str(text_folder)), small_corpus().vocabulary)
     with pytest.raises(PRUError, match="is not finished"):
         finetune(tmp_path / "run")
-    with pytest.raises(PRUError, match="has no best weights yet"):
+    with pytest.raises(PRUError, match="has no best weights"):
         RunFolder.open(tmp_path / "run").model()
 
 
 def test_a_bad_start_leaves_no_folder(text_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(PRUError, match="batch=5000 is too large"):
         train(small_config(corpus=str(text_folder), batch=5000), tmp_path / "run")
+    with pytest.raises(PRUError, match="valid_batch=5000 is too large"):
+        train(small_config(corpus=str(text_folder), valid_batch=5000), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_text_without_a_single_step_is_refused() -> None:
+    with pytest.raises(PRUError, match="batch=4 makes 2 rows of a training text of 11 tokens"):
+        training_columns(torch.arange(11), 4)
+    rows = len(training_columns(torch.arange(12), 4))
+    assert epoch_windows(rows, 10, seed=1, epoch=0) == [(0, 2)]
 
 
 def test_a_relative_corpus_is_found_from_elsewhere(

@@ -1,4 +1,4 @@
-"""The numbered traps of the recipe, each by a literal computation (the dropouts: test_traps_dropout.py)."""
+"""What is easily got wrong in AWD-LSTM's recipe, by literal computations; dropouts: test_traps_dropout.py."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from torch_pru.lm.training.windows import epoch_windows
 CPU = World(torch.device("cpu"))
 
 
-# ---------------------------------------------------------------------- trap 1: window lengths
+# ---------------------------------------------------------------------- window lengths
 
 
-def test_trap_1_window_lengths() -> None:
+def test_window_lengths() -> None:
     rows = 929_589 // 20
     epochs = [epoch_windows(rows, 70, seed=1, epoch=epoch) for epoch in range(60)]
     lengths = [length for windows in epochs for _, length in windows[:-1]]
@@ -46,7 +46,7 @@ def test_trap_1_window_lengths() -> None:
     assert min(length for _, length in epoch_windows(100_000, 5, seed=1, epoch=0)[:-1]) == 5
 
 
-def test_trap_1_windows_cover_the_text_once_in_order() -> None:
+def test_windows_cover_the_text_once_in_order() -> None:
     for rows in range(3, 60):
         expected = 0
         for first, length in epoch_windows(rows, 10, seed=rows, epoch=0):
@@ -59,11 +59,11 @@ def test_trap_1_windows_cover_the_text_once_in_order() -> None:
     assert epoch_windows(500, 10, 1, 0) != epoch_windows(500, 10, 2, 0)
 
 
-# ---------------------------------------------------------------------- trap 2: learning rate
+# ---------------------------------------------------------------------- learning rate
 
 
 @pytest.mark.parametrize("averaging", [False, True])
-def test_trap_2_each_step_has_the_rate_of_its_own_window(averaging: bool) -> None:
+def test_each_step_has_the_rate_of_its_own_window(averaging: bool) -> None:
     trainer = Trainer(small_config(unit="lstm", learning_rate=30.0, window=70), small_corpus(), CPU)
     if averaging:
         trainer.optimizer.start_averaging()
@@ -72,7 +72,7 @@ def test_trap_2_each_step_has_the_rate_of_its_own_window(averaging: bool) -> Non
         assert trainer.optimizer.learning_rate.item() == pytest.approx(30 * length / 70)
 
 
-def test_trap_2_the_averaged_phase_is_not_one_rate_behind() -> None:
+def test_the_averaged_phase_is_not_one_rate_behind() -> None:
     weight = torch.nn.Parameter(torch.tensor([10.0], dtype=torch.float64))
     optimizer = AveragedSGD([weight], clip=1e9, weight_decay=0.0)
     optimizer.start_averaging()
@@ -84,7 +84,7 @@ def test_trap_2_the_averaged_phase_is_not_one_rate_behind() -> None:
         assert weight.item() == pytest.approx(path[-1])
 
 
-# ---------------------------------------------------------------------- trap 3: trigger, average
+# ---------------------------------------------------------------------- trigger, average
 
 
 def decisions(losses: list[float], **settings: int) -> list[str]:
@@ -92,7 +92,7 @@ def decisions(losses: list[float], **settings: int) -> list[str]:
     return [schedule.end_epoch(loss).value for loss in losses]
 
 
-def test_trap_3_the_trigger() -> None:
+def test_the_trigger() -> None:
     # Six on record are needed (more than 5); the new loss is compared with all but the last 5 of them.
     falling = [9.0, 8.0, 7.0, 6.0, 5.0, 4.0]
     assert decisions([*falling, 8.9]) == ["continue"] * 7  # below 9.0, the only one that counts
@@ -106,7 +106,7 @@ def test_trap_3_the_trigger() -> None:
     assert decisions([9.0] * 6 + [9.5] * 3) == ["continue"] * 6 + ["average"] + ["continue"] * 2  # fires once
 
 
-def test_trap_3_the_average_is_the_mean_of_the_weights_after_each_step() -> None:
+def test_the_average_is_the_mean_of_the_weights_after_each_step() -> None:
     torch.manual_seed(0)
     weights = [torch.nn.Parameter(torch.randn(3, 2)), torch.nn.Parameter(torch.randn(4))]
     optimizer = AveragedSGD(weights, clip=0.25, weight_decay=1e-3)
@@ -127,7 +127,7 @@ def test_trap_3_the_average_is_the_mean_of_the_weights_after_each_step() -> None
         assert torch.equal(weight, value)  # training goes on from the raw weights
 
 
-def test_trap_3_the_average_is_what_is_validated_and_kept(tmp_path: Path) -> None:
+def test_the_average_is_what_is_validated_and_kept(tmp_path: Path) -> None:
     trainer = Trainer(small_config(unit="lstm"), small_corpus(), CPU)
     trainer._begin(RunFolder.create(tmp_path, trainer.config, small_corpus().vocabulary), StopRequest())
     trainer.optimizer.start_averaging()
@@ -145,7 +145,7 @@ def test_trap_3_the_average_is_what_is_validated_and_kept(tmp_path: Path) -> Non
     assert trainer.valid_loss == pytest.approx(score(trainer.model, trainer.valid, batch=2).nll, rel=1e-6)
 
 
-def test_trap_3_the_raw_weights_come_back_after_an_error() -> None:
+def test_the_raw_weights_come_back_after_an_error() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = AveragedSGD([weight], clip=1.0, weight_decay=0.0)
     optimizer.start_averaging()
@@ -162,10 +162,10 @@ def test_trap_3_the_raw_weights_come_back_after_an_error() -> None:
     assert (weight == 1).all()
 
 
-# ---------------------------------------------------------------------- trap 4: decay and clipping
+# ---------------------------------------------------------------------- decay and clipping
 
 
-def test_trap_4_decay_is_coupled_and_comes_after_clipping() -> None:
+def test_decay_is_coupled_and_comes_after_clipping() -> None:
     weight = torch.nn.Parameter(torch.tensor([3.0, 4.0], dtype=torch.float64))
     bias = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
     optimizer = AveragedSGD([weight, bias], clip=0.25, weight_decay=0.1)
@@ -179,7 +179,7 @@ def test_trap_4_decay_is_coupled_and_comes_after_clipping() -> None:
     assert bias.tolist() == pytest.approx([2 - 0.5 * (0.2 + 0.2)], rel=1e-6)
 
 
-def test_trap_4_a_short_gradient_is_not_lengthened() -> None:
+def test_a_short_gradient_is_not_lengthened() -> None:
     weight = torch.nn.Parameter(torch.zeros(1))
     optimizer = AveragedSGD([weight], clip=0.25, weight_decay=0.0)
     optimizer.prepare(1.0)
@@ -187,7 +187,7 @@ def test_trap_4_a_short_gradient_is_not_lengthened() -> None:
     assert weight.item() == pytest.approx(-0.1)
 
 
-def test_trap_4_decay_covers_all_parameters_and_clipping_covers_the_penalties() -> None:
+def test_decay_covers_all_parameters_and_clipping_covers_the_penalties() -> None:
     """One whole step against autograd on a loss that is written out here."""
     rates = NO_DROPOUT | {"activation": 40.0, "temporal": 30.0, "weight_decay": 0.01}
     model = small_model(unit="lstm", **rates).double().train()
@@ -208,7 +208,7 @@ def test_trap_4_decay_covers_all_parameters_and_clipping_covers_the_penalties() 
         torch.testing.assert_close(model.get_parameter(name), expected, atol=1e-5, rtol=1e-5)
 
 
-# ---------------------------------------------------------------------- trap 5: AR and TAR
+# ---------------------------------------------------------------------- AR and TAR
 
 
 def gradient_of_step(model: LanguageModel, masks: Masks, tokens: Tensor, targets: Tensor) -> list[Tensor]:
@@ -220,7 +220,7 @@ def gradient_of_step(model: LanguageModel, masks: Masks, tokens: Tensor, targets
     return [old - new.detach() for old, new in zip(before, model.parameters(), strict=True)]
 
 
-def test_trap_5_ar_is_on_the_dropped_and_tar_on_the_raw_output() -> None:
+def test_ar_is_on_the_dropped_and_tar_on_the_raw_output() -> None:
     rates = NO_DROPOUT | {"output_dropout": 0.5, "activation": 2.0, "temporal": 1.0}
     model, copy = (small_model(unit="lstm", **rates).double().train() for _ in range(2))
     tokens, targets = torch.randint(0, WORDS, (9, 4)), torch.randint(0, WORDS, (9, 4))
@@ -246,10 +246,10 @@ def test_the_reported_loss_is_the_cross_entropy_alone() -> None:
     torch.testing.assert_close(loss, expected.detach())
 
 
-# ---------------------------------------------------------------------- trap 6: the carried state
+# ---------------------------------------------------------------------- the carried state
 
 
-def test_trap_6_the_state_is_zero_at_an_epochs_start_and_else_carried_and_detached() -> None:
+def test_the_state_is_zero_at_an_epochs_start_and_else_carried_and_detached() -> None:
     trainer = Trainer(small_config(unit="lstm", **NO_DROPOUT, learning_rate=1e-9), small_corpus(), CPU)
     seen = []
     step = trainer.step
@@ -282,10 +282,10 @@ def test_trap_6_the_state_is_zero_at_an_epochs_start_and_else_carried_and_detach
         torch.testing.assert_close(c, c2, atol=1e-5, rtol=1e-5)
 
 
-# ---------------------------------------------------------------------- trap 10: what is scored
+# ---------------------------------------------------------------------- what is scored
 
 
-def test_trap_10_validation_scores_exactly_the_predicted_tokens() -> None:
+def test_validation_scores_exactly_the_predicted_tokens() -> None:
     config, corpus = small_config(unit="lstm", valid_batch=3), small_corpus()
     trainer = Trainer(config, corpus, CPU)
     trainer.model.train()
@@ -302,11 +302,11 @@ def test_trap_10_validation_scores_exactly_the_predicted_tokens() -> None:
     assert score(trainer.model, corpus.test, batch=1).tokens == len(corpus.test) - 1
 
 
-# ---------------------------------------------------------------------- trap 11: float32 average
+# ---------------------------------------------------------------------- float32 average
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
-def test_trap_11_the_average_is_float32(precision: str) -> None:
+def test_the_average_is_float32(precision: str) -> None:
     trainer = Trainer(small_config(precision=precision), small_corpus(), CPU)
     trainer.optimizer.start_averaging()
     assert trainer.optimizer.averages is not None
@@ -314,7 +314,7 @@ def test_trap_11_the_average_is_float32(precision: str) -> None:
     assert trainer.optimizer.average_weight.dtype == torch.float32
 
 
-def test_trap_11_late_steps_still_move_the_average() -> None:
+def test_late_steps_still_move_the_average() -> None:
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer = AveragedSGD([weight], clip=1e9, weight_decay=0.0)
     optimizer.start_averaging()
@@ -329,10 +329,10 @@ def test_trap_11_late_steps_still_move_the_average() -> None:
     assert optimizer.averages[0].item() - 1 == pytest.approx(50 / 250_050, rel=0.03)
 
 
-# ---------------------------------------------------------------------- trap 12: rounds
+# ---------------------------------------------------------------------- rounds
 
 
-def test_trap_12_finetuning_goes_on_while_validation_improves() -> None:
+def test_finetuning_goes_on_while_validation_improves() -> None:
     schedule = Schedule.finetuning(TrainingConfig(epochs=100, trigger_window=2), best=4.0)
     assert schedule.averaging
     # Round 1: falls below 4.0, then the trigger fires (above all but the last two on record).
@@ -345,7 +345,7 @@ def test_trap_12_finetuning_goes_on_while_validation_improves() -> None:
     assert schedule.best == 3.8
 
 
-def test_trap_12_a_round_is_not_endless() -> None:
+def test_a_round_is_not_endless() -> None:
     schedule = Schedule.finetuning(TrainingConfig(epochs=3), best=4.0)
     assert [schedule.end_epoch(loss).value for loss in (3.9, 3.8, 3.7)] == ["continue", "continue", "restart"]
 

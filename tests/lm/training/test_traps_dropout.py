@@ -1,4 +1,4 @@
-"""Traps 7 and 8 of the recipe: the dropouts, by literal computations."""
+"""The dropouts of AWD-LSTM's recipe, by literal computations."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 from torch_pru.lm.model import LanguageModel
 
-# ---------------------------------------------------------------------- trap 7: embedding, variational
+# ---------------------------------------------------------------------- embedding, variational
 
 
-def test_trap_7_embedding_dropout_drops_whole_types_scaled_on_the_input_side_only() -> None:
+def test_embedding_dropout_drops_whole_types_scaled_on_the_input_side_only() -> None:
     model = small_model(unit="lstm", **NO_DROPOUT | {"embedding_dropout": 0.4}).train()
     inputs: list[Tensor] = []
     model.layers[0].register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
@@ -36,7 +36,7 @@ def test_trap_7_embedding_dropout_drops_whole_types_scaled_on_the_input_side_onl
     ("rate", "where"), [("input_dropout", 0), ("hidden_dropout", 1), ("output_dropout", 2)]
 )
 @pytest.mark.parametrize("variational", [True, False])
-def test_trap_7_variational_masks_are_one_for_all_steps(rate: str, where: int, variational: bool) -> None:
+def test_variational_masks_are_one_for_all_steps(rate: str, where: int, variational: bool) -> None:
     model = small_model(unit="lstm", **NO_DROPOUT | {rate: 0.3}, variational=variational).train()
     plain = small_model(unit="lstm", **NO_DROPOUT).train()
 
@@ -57,16 +57,16 @@ def test_trap_7_variational_masks_are_one_for_all_steps(rate: str, where: int, v
     assert not (kept == kept[:, :1]).all()  # every column has its own
 
 
-def test_trap_7_masks_are_drawn_anew_for_each_window() -> None:
+def test_masks_are_drawn_anew_for_each_window() -> None:
     masks, ones = small_masks(), torch.ones(5, 4, 50)
     assert not torch.equal(masks.dropout(ones, 0.5, shared=True), masks.dropout(ones, 0.5, shared=True))
 
 
-# ---------------------------------------------------------------------- trap 8: weight drop
+# ---------------------------------------------------------------------- weight drop
 
 
 @pytest.mark.parametrize("unit", ["lstm", "pru"])
-def test_trap_8_weight_drop_is_elementwise_on_every_layer_shared_over_time_and_batch(unit: str) -> None:
+def test_weight_drop_is_elementwise_on_every_layer_shared_over_time_and_batch(unit: str) -> None:
     model = small_model(unit=unit, **NO_DROPOUT | {"weight_drop": 0.5}, hidden=[12, 12, 8]).train()
     tokens = torch.randint(0, WORDS, (6, 1)).expand(6, 3)
     hidden = model.hidden(tokens, model.initial_state(3), small_masks())
@@ -87,7 +87,7 @@ def test_trap_8_weight_drop_is_elementwise_on_every_layer_shared_over_time_and_b
             assert zero < 0.05  # input weights and biases are whole
 
 
-def test_trap_8_the_kept_weights_are_scaled() -> None:
+def test_the_kept_weights_are_scaled() -> None:
     weight = torch.ones(300, 300)
     dropped = small_masks().weights(weight, 0.5)
     assert set(dropped.unique().tolist()) == {0.0, 2.0}

@@ -1,10 +1,10 @@
 """Text to numbers: corpora, where they come from, vocabularies, columns, and a count-based baseline."""
 
-from .columns import columns
-from .corpus import Corpus, encode_text, load_corpus
-from .kneser_ney import kneser_ney_bigram_perplexity
-from .sources import adopt, fetch
-from .vocabulary import Vocabulary
+from torch_pru.lm.data.columns import columns
+from torch_pru.lm.data.corpus import Corpus, encode_text, load_corpus, word_splitter
+from torch_pru.lm.data.kneser_ney import kneser_ney_bigram_perplexity
+from torch_pru.lm.data.sources import adopt, fetch
+from torch_pru.lm.data.vocabulary import Vocabulary
 
 __all__ = [
     "Corpus",
@@ -15,4 +15,5 @@ __all__ = [
     "fetch",
     "kneser_ney_bigram_perplexity",
     "load_corpus",
+    "word_splitter",
 ]

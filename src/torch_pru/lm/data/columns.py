@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ...errors import PRUError, check_positive
+from torch_pru.errors import PRUError, check_positive
 
 
 def columns(ids: Tensor, batch: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import PRUError, check_choice, nearest
-from .king_james import king_james_verses
-from .sources import CORPORA, SPLITS, check_digest
-from .storage import data_folder, sha256_of
-from .text import EOS, UNKNOWN, read_blocks, read_words
-from .token_cache import Arrays, cached
-from .vocabulary import Vocabulary
+from torch_pru.errors import PRUError, check_choice, nearest
+from torch_pru.lm.data.king_james import king_james_verses, split_words
+from torch_pru.lm.data.sources import CORPORA, SPLITS, check_digest
+from torch_pru.lm.data.storage import data_folder, sha256_of
+from torch_pru.lm.data.text import EOS, UNKNOWN, read_blocks, read_words
+from torch_pru.lm.data.token_cache import Arrays, cached
+from torch_pru.lm.data.vocabulary import Vocabulary
 
 _FORMAT = b"torch-pru tokens 1\n"  # part of every cache key: change it when tokenising changes
 
@@ -90,11 +90,30 @@ def load_corpus(name_or_folder: str | Path, *, data_root: str | Path | None = No
     return _load_folder(folder, None)
 
 
-def encode_text(path: str | Path, vocabulary: Vocabulary) -> Tensor:
+Split = Callable[[str], list[str]]
+"""Cuts a line into words."""
+
+
+def word_splitter(corpus: str) -> Split:
+    """How a text from elsewhere is cut into the words of a corpus: texts in files come cut, by white space.
+
+    Example:
+        >>> word_splitter("king-james")("My brother's"), word_splitter("ptb")("my brother 's")
+        (['my', 'brother', "'s"], ['my', 'brother', "'s"])
+    """
+    return split_words if corpus == "king-james" else str.split
+
+
+def encode_text(path: str | Path, vocabulary: Vocabulary, split: Split = str.split) -> Tensor:
     """A text file as ids of a given vocabulary, (N,) int64, ``<eos>`` after every line.
 
     A word outside the vocabulary becomes ``<unk>``; where the vocabulary has none, the first such word is
     refused with its line.
+
+    Args:
+        path: the file.
+        vocabulary: of the model that is to read it.
+        split: of that model's corpus, see `word_splitter`.
 
     Example:
         >>> import tempfile
@@ -108,15 +127,15 @@ def encode_text(path: str | Path, vocabulary: Vocabulary) -> Tensor:
         raise PRUError(f"the vocabulary has no {EOS!r}, which ends every line of {path}")
     _check_not_empty(path)
     if vocabulary.unknown is None:
-        _check_known(path, vocabulary)
-    return torch.cat([vocabulary.encode(words) for words in read_words(path)])
+        _check_known(path, vocabulary, split)
+    return torch.cat([vocabulary.encode(words) for words in read_words(path, split)])
 
 
-def _check_known(path: Path, vocabulary: Vocabulary) -> None:
+def _check_known(path: Path, vocabulary: Vocabulary, split: Split) -> None:
     line = 1
     for block in read_blocks(path):
         for piece in block.split("\n"):
-            for word in piece.split():
+            for word in split(piece):
                 if word not in vocabulary:
                     raise PRUError(
                         f"{path}, line {line}: {word!r} is the first word outside the vocabulary, "

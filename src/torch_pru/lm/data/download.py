@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from .storage import writing
+from torch_pru.lm.data.storage import writing
 
 Progress = Callable[[int, "int | None"], None]
 

@@ -7,15 +7,15 @@ import re
 from collections import Counter
 from importlib import resources
 
-from ...errors import PRUError
-from .text import EOS, UNKNOWN
+from torch_pru.errors import PRUError
+from torch_pru.lm.data.text import EOS, UNKNOWN
 
 BLOCK = 50  # verses; long enough that most of a validation block's context is not seen in training
 CYCLE = 20  # of this many blocks, one is for validation and one for test
 RAREST = 4  # a word seen less often in the training text becomes <unk>
 
-# A word, with its inner hyphens; a possessive ending; or any other sign by itself.
-_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*|'s\b|\S")
+# An unknown word; a word, with its inner hyphens; a possessive ending; or any other sign by itself.
+_WORD = re.compile(UNKNOWN + r"|[^\W\d_]+(?:-[^\W\d_]+)*|'s\b|\S")
 
 
 def king_james_verses() -> dict[str, list[list[str]]]:

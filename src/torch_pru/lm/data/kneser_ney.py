@@ -7,7 +7,7 @@ import math
 import numpy as np
 from torch import Tensor
 
-from ...errors import PRUError, check_positive
+from torch_pru.errors import PRUError, check_positive
 
 
 class KneserNeyBigram:

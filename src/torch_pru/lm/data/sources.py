@@ -1,15 +1,14 @@
 """Named corpora: where they are published, how to get them, how to tell that they are right.
 
-The mirrors below held byte-identical copies when they were last looked at. They could not be reached from
-the machines this was built on: downloading is tested against a local server, not against them. The parquet
-copy of WikiText-2 (huggingface.co/datasets/Salesforce/wikitext, ``wikitext-2-v1``) is left out, because
-reading it would need pyarrow. A copy already on disk needs no mirror: see ``adopt``.
+The mirrors below held byte-identical copies when they were last looked at; the tests download from a local
+server, not from them. The parquet copy of WikiText-2 (huggingface.co/datasets/Salesforce/wikitext,
+``wikitext-2-v1``) is left out, because reading it would need pyarrow. A copy already on disk needs no mirror:
+see ``adopt``.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import posixpath
 import tarfile
 import zlib
@@ -17,11 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import PRUError, check_choice
-from .download import MirrorError, Progress, download
-from .storage import data_folder, make_folder, put_in_place, sha256_of, write_aside, writing
-
-_log = logging.getLogger(__name__)
+from torch_pru.errors import PRUError, check_choice
+from torch_pru.lm.data.download import MirrorError, Progress, download
+from torch_pru.lm.data.storage import data_folder, make_folder, put_in_place, sha256_of, write_aside, writing
 
 SPLITS = ("train", "valid", "test")
 
@@ -129,7 +126,6 @@ def fetch(
             elif missing:
                 _fetch_archive(mirror, folder, missing, source, progress)
         except MirrorError as failure:
-            _log.warning("mirror failed: %s", failure)
             failures.append(str(failure))
     if _missing(source, folder):
         raise PRUError(

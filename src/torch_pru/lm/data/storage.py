@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from ...errors import PRUError
+from torch_pru.errors import PRUError
 
 CHUNK = 1 << 20  # bytes read at a time; files of any size pass through this much memory
 
@@ -133,9 +133,19 @@ def put_in_place(finished: Path, path: Path) -> None:
         'hello'
     """
     os.replace(finished, path)
-    if os.name == "posix":  # the new name itself must reach the disk too
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk; some systems cannot say.
+
+    Example:
+        >>> sync_folder(Path.cwd())
+    """
+    if os.name != "posix":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ...errors import PRUError
-from .storage import CHUNK
+from torch_pru.errors import PRUError
+from torch_pru.lm.data.storage import CHUNK
 
 EOS = "<eos>"
 UNKNOWN = "<unk>"
@@ -14,8 +14,8 @@ UNKNOWN = "<unk>"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def read_words(path: Path) -> Iterator[list[str]]:
-    """The words of a text file, some hundred thousand at a time.
+def read_words(path: Path, split: Callable[[str], list[str]] = str.split) -> Iterator[list[str]]:
+    """The words of a text file, some hundred thousand at a time; ``split`` cuts a line into words.
 
     As in Mikolov's and Merity's preprocessing, every line gives its words and then ``<eos>``, blank lines
     included: the published token counts hold only so. The last line counts whether or not a newline ends it.
@@ -28,7 +28,12 @@ def read_words(path: Path) -> Iterator[list[str]]:
         [['in', 'the', 'beginning', '<eos>', '<eos>', 'was', '<eos>']]
     """
     for block in read_blocks(path):
-        yield block.replace("\n", f" {EOS} ").split()
+        first, *lines = block.split("\n")
+        words = split(first)
+        for line in lines:
+            words.append(EOS)
+            words += split(line)
+        yield words
 
 
 def read_blocks(path: Path) -> Iterator[str]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import io
-import logging
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from ...errors import PRUError
-from .storage import cache_folder, write_aside
-
-_log = logging.getLogger(__name__)
+from torch_pru.errors import PRUError
+from torch_pru.lm.data.storage import cache_folder, write_aside
 
 _DIGEST_BYTES = 32
 
@@ -23,8 +21,8 @@ Arrays = dict[str, np.ndarray]
 def cached(key: str, build: Callable[[], Arrays]) -> Arrays:
     """The arrays kept under ``key``, or those that ``build`` makes, which are then kept.
 
-    A damaged entry is made again. Where the cache cannot be written, everything works without it and one line
-    in the log says so.
+    A damaged entry is made again. Where the cache cannot be written, everything works without it and a
+    warning says so.
 
     Example:
         >>> import os, tempfile, unittest.mock
@@ -37,7 +35,7 @@ def cached(key: str, build: Callable[[], Arrays]) -> Arrays:
     try:
         path = cache_folder() / "tokens" / f"{key}.bin"
     except PRUError as error:
-        _log.warning("text is tokenised anew each time: %s", error)
+        warnings.warn(f"text is tokenised anew each time: {error}", stacklevel=2)
         return build()
     arrays = _load(path)
     if arrays is None:
@@ -45,7 +43,7 @@ def cached(key: str, build: Callable[[], Arrays]) -> Arrays:
         try:
             _store(path, arrays)
         except PRUError as error:
-            _log.warning("text is tokenised anew each time: %s", error)
+            warnings.warn(f"text is tokenised anew each time: {error}", stacklevel=2)
     return arrays
 
 
@@ -66,7 +64,7 @@ def _load(path: Path) -> Arrays | None:
         return None
     content = memoryview(data)[_DIGEST_BYTES:]
     if hashlib.sha256(content).digest() != data[:_DIGEST_BYTES]:
-        _log.warning("%s is damaged; its text is tokenised again", path)
+        warnings.warn(f"{path} is damaged; its text is tokenised again", stacklevel=3)
         return None
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         return dict(archive)

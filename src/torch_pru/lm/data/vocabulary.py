@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...errors import PRUError
-from .storage import write_aside
-from .text import UNKNOWN
+from torch_pru.errors import PRUError
+from torch_pru.lm.data.storage import write_aside
+from torch_pru.lm.data.text import UNKNOWN
 
 
 class Vocabulary:

@@ -5,16 +5,16 @@ the weights alone, `score_dynamic` goes on learning, `score_cache` remembers rec
 of the last two are tuned on validation by `tune_dynamic` and `tune_cache`.
 """
 
-from .cache import CacheSettings, score_cache
-from .dynamic import (
+from torch_pru.lm.evaluation.cache import CacheSettings, score_cache
+from torch_pru.lm.evaluation.dynamic import (
     DynamicSettings,
     GradientStatistics,
     gradient_statistics,
     score_dynamic,
 )
-from .generate import generate
-from .static import Score, score
-from .tune import Try, Tuning, tune_cache, tune_dynamic
+from torch_pru.lm.evaluation.generate import generate
+from torch_pru.lm.evaluation.static import Score, score
+from torch_pru.lm.evaluation.tune import Try, Tuning, tune_cache, tune_dynamic
 
 __all__ = [
     "CacheSettings",

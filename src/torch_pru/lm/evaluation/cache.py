@@ -22,9 +22,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...errors import PRUError, check_positive, check_probability
-from ..model import LanguageModel
-from .static import Progress, Score, Scored, scored_windows
+from torch_pru.errors import PRUError, check_positive, check_probability
+from torch_pru.lm.evaluation.static import Progress, Score, Scored, scored_windows
+from torch_pru.lm.model import LanguageModel
 
 
 @dataclass(frozen=True)

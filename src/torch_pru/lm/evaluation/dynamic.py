@@ -28,11 +28,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...errors import PRUError, check_positive
-from ..model import LanguageModel
-from .segments import SegmentReader, learned_parameters
-from .static import Progress, Score, text_columns
-from .update import make_update
+from torch_pru.errors import PRUError, check_positive
+from torch_pru.lm.evaluation.segments import SegmentReader, learned_parameters
+from torch_pru.lm.evaluation.static import Progress, Score, text_columns
+from torch_pru.lm.evaluation.update import make_update
+from torch_pru.lm.model import LanguageModel
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from torch_pru import PRU, GroupedLinear
 from torch_pru.cell import PRUCell
+from torch_pru.lm.model import LanguageModel, State
+from torch_pru.lm.softmax import Softmax
 from torch_pru.ops.cuda.token import TokenLayer, covers, padded, token_scores
-
-from ..model import LanguageModel, State
-from ..softmax import Softmax
 
 WORD = 0xFFFFFFFF  # the bits of a key that hold the word, inverted
 

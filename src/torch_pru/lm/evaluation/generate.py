@@ -9,12 +9,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ...errors import PRUError, check_positive, check_probability
-from ..data.text import EOS
-from ..data.vocabulary import Vocabulary
-from ..model import LanguageModel
-from .mode import evaluating
-from .stepper import Stepper
+from torch_pru.errors import PRUError, check_positive, check_probability
+from torch_pru.lm.data.text import EOS
+from torch_pru.lm.data.vocabulary import Vocabulary
+from torch_pru.lm.evaluation.mode import evaluating
+from torch_pru.lm.evaluation.stepper import Stepper
+from torch_pru.lm.model import LanguageModel
 
 
 def generate(

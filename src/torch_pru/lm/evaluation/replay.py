@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from torch_pru import PRU
-
-from ..model import LanguageModel
+from torch_pru.lm.model import LanguageModel
 
 
 def can_replay(model: LanguageModel) -> bool:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...errors import PRUError
-from ..data.storage import write_aside
-from ..model import LanguageModel, parameter_counts
-from .cache import CacheSettings
-from .dynamic import DynamicSettings
-from .static import Score
-from .tune import Tuning
+from torch_pru.errors import PRUError
+from torch_pru.lm.data.storage import write_aside
+from torch_pru.lm.evaluation.cache import CacheSettings
+from torch_pru.lm.evaluation.dynamic import DynamicSettings
+from torch_pru.lm.evaluation.static import Score
+from torch_pru.lm.evaluation.tune import Tuning
+from torch_pru.lm.model import LanguageModel, parameter_counts
 
 FILE = "scores.json"
 SETTINGS = {"dynamic": DynamicSettings, "cache": CacheSettings}

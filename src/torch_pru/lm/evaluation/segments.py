@@ -11,11 +11,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...errors import check_positive
-from ..model import LanguageModel, flat
-from .mode import evaluating
-from .replay import Replayed, can_replay, on_device
-from .static import Progress
+from torch_pru.errors import check_positive
+from torch_pru.lm.evaluation.mode import evaluating
+from torch_pru.lm.evaluation.replay import Replayed, can_replay, on_device
+from torch_pru.lm.evaluation.static import Progress
+from torch_pru.lm.model import LanguageModel, flat
 
 SHOWN = 200
 """Segments between two calls of ``progress`` on a GPU."""

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...errors import check_positive
-from ..data.columns import columns
-from ..model import LanguageModel
-from .mode import evaluating
+from torch_pru.errors import check_positive
+from torch_pru.lm.data.columns import columns
+from torch_pru.lm.evaluation.mode import evaluating
+from torch_pru.lm.model import LanguageModel
 
 Progress = Callable[[int, int], None]
 """Called with the tokens scored so far and the tokens there are."""
@@ -40,8 +40,18 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        """exp(nll), infinite where that is too large for a float."""
-        return math.exp(self.nll) if self.nll < 700 else math.inf
+        """exp(nll)."""
+        return perplexity(self.nll)
+
+
+def perplexity(nll: float) -> float:
+    """exp(nll), infinite where that is too large for a float.
+
+    Example:
+        >>> perplexity(0.0), perplexity(1000.0), perplexity(math.nan)
+        (1.0, inf, nan)
+    """
+    return math.inf if nll >= 700 else math.exp(nll)
 
 
 class Scored(NamedTuple):

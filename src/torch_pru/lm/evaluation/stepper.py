@@ -17,12 +17,11 @@ from torch.nn import functional as F
 
 from torch_pru import PRU, GroupedLinear, PyramidalTransform
 from torch_pru.cell import PRUCell
+from torch_pru.lm.evaluation.fused import FusedModel, can_fuse, cells_of
+from torch_pru.lm.evaluation.replay import Replayed, can_replay, on_device
+from torch_pru.lm.model import LanguageModel, State, flat
+from torch_pru.lm.softmax import Softmax, full_precision
 from torch_pru.ops.products import SIXTEEN_BITS, is_unit_major, product_dtype
-
-from ..model import LanguageModel, State, flat
-from ..softmax import Softmax, full_precision
-from .fused import FusedModel, can_fuse, cells_of
-from .replay import Replayed, can_replay, on_device
 
 CHUNK = 32
 """Likeliest words that one graph finds: the host looks in once for all of them."""

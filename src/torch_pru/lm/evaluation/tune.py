@@ -8,17 +8,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..model import LanguageModel
-from .cache import QUERIES, CacheSettings, mix, point
-from .dynamic import DynamicEvaluation, DynamicSettings, GradientStatistics
-from .static import Progress, scored_windows
+from torch_pru.lm.evaluation.cache import QUERIES, CacheSettings, mix, point
+from torch_pru.lm.evaluation.dynamic import DynamicEvaluation, DynamicSettings, GradientStatistics
+from torch_pru.lm.evaluation.static import Progress, perplexity, scored_windows
+from torch_pru.lm.model import LanguageModel
 
 TOKENS = 30_000
 LEARNING_RATES = (3e-5, 4e-5, 5e-5, 6e-5, 7e-5, 1e-4)  # the public code's grid, for segments of 5
@@ -57,10 +57,6 @@ class Tuning(Generic[Settings]):
     tries: list[Try[Settings]]
 
 
-OnTry = Callable[[Try[Settings], int, int], None]
-"""Called with the newest try, how many are done, and how many there are."""
-
-
 def tune_dynamic(
     model: LanguageModel,
     valid: Tensor,
@@ -69,7 +65,6 @@ def tune_dynamic(
     tokens: int = TOKENS,
     learning_rates: Sequence[float] = LEARNING_RATES,
     decays: Sequence[float] = DECAYS,
-    on_try: OnTry[DynamicSettings] | None = None,
     progress: Progress | None = None,
 ) -> Tuning[DynamicSettings]:
     """The best learning rate and decay on the first ``tokens`` of ``valid`` (N,).
@@ -94,8 +89,6 @@ def tune_dynamic(
     while waiting:
         settings, *waiting = waiting
         tries.append(Try(settings, evaluation.score(settings, advance).perplexity))
-        if on_try is not None:
-            on_try(tries[-1], len(tries), len(tries) + len(waiting))
         if not waiting and len(tries) < len(grid) + MOST_BEYOND:
             waiting = beyond_the_edge([one.settings for one in tries], _best(tries))
     return Tuning(_best(tries), tries)
@@ -131,11 +124,11 @@ def tune_cache(
     thetas: Sequence[float] = THETAS,
     mixtures: Sequence[float] = MIXTURES,
     windows: Sequence[int] = WINDOWS,
-    on_try: OnTry[CacheSettings] | None = None,
+    progress: Progress | None = None,
 ) -> Tuning[CacheSettings]:
     """The best mixture, theta and window on the first ``tokens`` of ``valid`` (N,).
 
-    The model runs once; the mixtures share one pass over the cache.
+    The model runs once; the mixtures share one pass over the cache. ``progress`` counts the tries.
 
     Example:
         >>> tuning = tune_cache(model, corpus.valid)                            # doctest: +SKIP
@@ -148,9 +141,9 @@ def tune_cache(
         pointed = list(point(scored, theta, window))
         for mixture in mixtures:
             nll = torch.cat([mix(part, mixture) for part in pointed]).mean(dtype=torch.float64).item()
-            tries.append(Try(CacheSettings(mixture, theta, window), math.exp(nll)))
-            if on_try is not None:
-                on_try(tries[-1], len(tries), count)
+            tries.append(Try(CacheSettings(mixture, theta, window), perplexity(nll)))
+            if progress is not None:
+                progress(len(tries), count)
     return Tuning(_best(tries), tries)
 
 

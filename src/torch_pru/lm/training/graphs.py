@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import warnings
 from contextlib import suppress
 
 import torch
@@ -10,8 +10,6 @@ from torch import Tensor
 
 from torch_pru.lm.model import State, flat
 from torch_pru.lm.training.step import TrainingStep
-
-log = logging.getLogger(__name__)
 
 Key = tuple[int, bool]
 """Steps T of the window, and whether the weights are being averaged: what a captured step depends on."""
@@ -73,7 +71,9 @@ class GraphedStep:
         try:
             return self._capture(length)
         except torch.OutOfMemoryError:
-            log.warning("no memory for the graph of %d steps: such windows run step by step", length)
+            warnings.warn(
+                f"no memory for the graph of {length} steps: such windows run step by step", stacklevel=2
+            )
             self.full = True
             return None
 

@@ -1,7 +1,7 @@
 """SGD with clipping, coupled weight decay and a running average of the weights.
 
 ``torch.optim.ASGD`` steps with the rate of its *previous* call, so that a window's own learning rate would
-reach the next window (trap 2). Here the rate of a step is the one it was given.
+reach the next window. Here the rate of a step is the one it was given.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AveragedSGD:
 
     One step, g the gradient over all weights p:
     g <- g min(1, clip / |g|);  g <- g + decay p;  p <- p - rate g;  while averaging a <- a + (p - a) / n,
-    where n counts the steps since averaging began. (traps 3 and 4)
+    where n counts the steps since averaging began.
 
     Args:
         parameters: of one dtype, on one device.
@@ -63,7 +63,7 @@ class AveragedSGD:
         self.fused = like.is_cuda and like.dtype == torch.float32 and all(map(_fits, self.parameters))
 
     def start_averaging(self) -> None:
-        """Begin a new average with the next step, in float32 at least: 1/n falls to 4e-6 (trap 11)."""
+        """Begin a new average with the next step, in float32 at least: 1/n falls to 4e-6."""
         if self.averages is None:
             self.averages = [parameter.detach().clone() for parameter in self.parameters]
         self.averaged_steps = 0  # the first step has the weight 1: what the average held before is gone

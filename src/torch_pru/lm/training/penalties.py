@@ -13,7 +13,7 @@ from torch_pru.lm.softmax import full_precision
 
 
 def penalties(hidden: Hidden, rates: RegularisationConfig) -> Tensor | float:
-    """AR on the *dropped* output, TAR on the change over time of the *raw* output (trap 5), in float32.
+    """AR on the *dropped* output, TAR on the change over time of the *raw* output, in float32.
 
     Args:
         hidden: of a window of T at least 2.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from torch_pru.lm.evaluation.static import perplexity
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Progress:
         valid_loss: of the last epoch that was validated, or None.
         best_valid_loss: the lowest so far, or None.
         averaging: whether the weights are being averaged.
+        ended: whether the epoch is over; then ``loss`` is that of all of it and ``valid_loss`` its own.
 
     Example:
         >>> Progress("train", 1, 1, 500, 50, 686, 6.5, 9000.0, 7200.0, None, None, False).perplexity
@@ -42,16 +44,12 @@ class Progress:
     valid_loss: float | None
     best_valid_loss: float | None
     averaging: bool
+    ended: bool = False
 
     @property
     def perplexity(self) -> float:
-        """exp(loss), infinite where that is too large for a float."""
+        """exp(loss)."""
         return perplexity(self.loss)
 
 
 Listener = Callable[[Progress], None]
-
-
-def perplexity(loss: float) -> float:
-    """exp(loss), infinite where that is too large for a float."""
-    return math.exp(loss) if loss < 700 else math.inf

@@ -21,7 +21,7 @@ class Decision(Enum):
 
 
 def trigger_fires(history: list[float], loss: float, window: int) -> bool:
-    """The non-monotone trigger (trap 3): ``loss`` is above the lowest of all but the last ``window`` losses.
+    """The non-monotone trigger: ``loss`` is above the lowest of all but the last ``window`` losses.
 
     With ``window`` losses on record or fewer it never fires. ``history`` does not hold ``loss`` yet.
 
@@ -41,7 +41,7 @@ class Schedule:
     ``train``: plain SGD until the trigger fires, then averaged SGD to the last epoch; past ``epochs`` up to
     ``extend_to`` as long as the best loss is no older than ``trigger_window`` epochs.
     ``finetune``: averaged SGD from the start until the trigger fires (or for ``epochs`` epochs), and another
-    such round as long as the last one lowered the best loss (trap 12).
+    such round as long as the last one lowered the best loss.
 
     Example:
         >>> schedule = Schedule(TrainingConfig(epochs=2), "train")

@@ -46,7 +46,7 @@ class InterruptedRun:
         self.path, self.config = self.run.path, self.run.config
 
     def check(self, corpus: Corpus) -> None:
-        refuse_other_words(self.run, corpus)
+        self.run.refuse_other_words(corpus)
 
     def begin(self, trainer: Trainer, corpus: Corpus) -> None:
         checkpoint = self.run.checkpoint()
@@ -64,12 +64,15 @@ class SecondStage:
         checkpoint = self.source.checkpoint()
         if checkpoint is None or not checkpoint.state["finished"]:
             where = self.source.path
-            raise PRUError(f"the run in {where} is not finished; finish it first: pru resume {where}")
+            raise PRUError(
+                f"the run in {where} is not finished, or is a copy without weights; finish it first: "
+                f"pru resume {where}"
+            )
         self.checkpoint = checkpoint
         self.config = self.source.config
 
     def check(self, corpus: Corpus) -> None:
-        refuse_other_words(self.source, corpus)
+        self.source.refuse_other_words(corpus)
 
     def begin(self, trainer: Trainer, corpus: Corpus) -> None:
         trainer.start_finetuning(self.checkpoint)
@@ -95,15 +98,6 @@ def shared_corpus(name: str, world: World) -> Corpus:
     if world.main:
         world.barrier()
     return corpus
-
-
-def refuse_other_words(run: RunFolder, corpus: Corpus) -> None:
-    """The text must still have the vocabulary that the run's weights were made for."""
-    if corpus.vocabulary != run.vocabulary:
-        raise PRUError(
-            f"the text of corpus={run.config.data.corpus!r} has changed since the run in {run.path} began: "
-            f"its vocabulary is another"
-        )
 
 
 def with_precision(config: Config) -> Config:

@@ -61,7 +61,7 @@ class TrainingStep:
             state: carried from the window before.
 
         Returns:
-            The state after the window, detached (trap 6), and the mean cross-entropy over the batch of all
+            The state after the window, detached, and the mean cross-entropy over the batch of all
             processes, 0-d on the device.
         """
         vectors = F.embedding(tokens, self.model.embedding.weight.detach()).requires_grad_()

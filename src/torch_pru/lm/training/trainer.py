@@ -11,14 +11,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from torch_pru.errors import PRUError
+from torch_pru.errors import PRUError, in_words_of
 from torch_pru.lm.checkpoint import Checkpoint, save_checkpoint
 from torch_pru.lm.config import Config
 from torch_pru.lm.data.columns import columns
 from torch_pru.lm.data.corpus import Corpus
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.evaluation.replay import can_replay
-from torch_pru.lm.evaluation.static import score
+from torch_pru.lm.evaluation.static import perplexity, score
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training.distributed import World
@@ -27,12 +27,12 @@ from torch_pru.lm.training.journal import Journal
 from torch_pru.lm.training.loss_sum import LossSum
 from torch_pru.lm.training.optimizer import AveragedSGD, averaged_weights
 from torch_pru.lm.training.precision import check_precision, computing, weight_dtype
-from torch_pru.lm.training.progress import Progress, perplexity
+from torch_pru.lm.training.progress import Progress
 from torch_pru.lm.training.schedule import Decision, Schedule
 from torch_pru.lm.training.signals import Interrupted, StopRequest
 from torch_pru.lm.training.snapshot import snapshot
 from torch_pru.lm.training.step import TrainingStep
-from torch_pru.lm.training.windows import epoch_windows
+from torch_pru.lm.training.windows import FEWEST_ROWS, epoch_windows
 
 
 class Diverged(PRUError):  # noqa: N818 (it says what happened)
@@ -59,7 +59,9 @@ class Trainer:
         self.config = config
         self.world = world
         self.valid = corpus.valid
-        self.text = columns(corpus.train, settings.batch)[:, own].contiguous().to(device)
+        self.text = training_columns(corpus.train, settings.batch)[:, own].contiguous().to(device)
+        with in_words_of(batch="valid_batch"):
+            columns(corpus.valid, settings.valid_batch)  # a text that is too short is refused now
         self.model = build_model(config, len(corpus.vocabulary), device)
         check_precision(settings.precision, device, self.model)
         self.optimizer = AveragedSGD(
@@ -128,9 +130,9 @@ class Trainer:
 
     def _take_step(self, first: int, length: int) -> None:
         settings = self.config.training
-        if self.window == 0:  # the state is zero at the start of an epoch, else carried (trap 6)
+        if self.window == 0:  # the state is zero at the start of an epoch, else carried
             self.state = self.model.initial_state(self.text.shape[1])
-        # The scale of this window, for this step only, in both phases (trap 2); torch's ASGD is one behind.
+        # The scale of this window, for this step only, in both phases; torch's ASGD is one behind.
         self.optimizer.prepare(settings.learning_rate * length / settings.window)
         if self.graphed is not None:
             self.state, loss = self.graphed(first, length, self.state)
@@ -184,7 +186,8 @@ class Trainer:
         self.window = 0
         self.epoch.clear()
         self._note_epoch(train_loss, loss, decision, averaged=was_averaging, round=round_)
-        return replace(self._progress(self.schedule.epoch, steps, steps, train_loss), round=round_)
+        progress = self._progress(self.schedule.epoch, steps, steps, train_loss)
+        return replace(progress, round=round_, ended=True)
 
     def _note_epoch(self, train_loss: float, loss: float, decision: Decision, **more: bool | int) -> None:
         if self.journal is None:
@@ -304,6 +307,17 @@ class Trainer:
         """Give the model the values of ``weights``, by name."""
         for name, parameter in self.model.named_parameters():
             parameter.copy_(weights[name])
+
+
+def training_columns(ids: Tensor, batch: int) -> Tensor:
+    """``columns`` of a training text (N,), of which an epoch can make a step."""
+    text = columns(ids, batch)
+    if len(text) < FEWEST_ROWS:
+        raise PRUError(
+            f"batch={batch} makes {len(text)} rows of a training text of {len(ids)} tokens, and a step takes "
+            f"{FEWEST_ROWS} at least; use a smaller batch, or more text"
+        )
+    return text
 
 
 def build_model(config: Config, vocabulary_size: int, device: torch.device) -> LanguageModel:

@@ -1,4 +1,4 @@
-"""Which rows of the text each optimisation step reads (trap 1)."""
+"""Which rows of the text each optimisation step reads."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 SPREAD = 5.0  # standard deviation of a window's length
 SHORTEST = 5  # no window is drawn shorter
 HALF_RATE = 0.05  # how often a window is drawn around half the usual length
+FEWEST_ROWS = 3  # of a text: the shortest last window has two steps, and the second one a target
 
 
 def draw_length(usual: int, random_numbers: random.Random) -> int:
@@ -39,7 +40,7 @@ def epoch_windows(rows: int, usual: int, seed: int, epoch: int) -> list[tuple[in
     """
     random_numbers = random.Random(f"windows {seed} {epoch}")
     windows, first = [], 0
-    while first < rows - 2:
+    while first <= rows - FEWEST_ROWS:
         length = min(draw_length(usual, random_numbers), rows - 1 - first)
         windows.append((first, length))
         first += length
