@@ -6,17 +6,14 @@ import threading
 
 import pytest
 import torch
-from literal import compare, make_problem, run_fused
+from literal import compare, make_problem, replay_fused, run_fused
 from shapes import AMPERE
 
 from torch_pru import PRU
 from torch_pru.ops import cuda
 from torch_pru.ops.cuda import recurrence
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poisoned")]
 
 BOUNDS = {torch.float16: (1e-3, 2e-3), torch.bfloat16: (4e-3, 1e-2)}
 # steps, batch, groups, units: clusters of every size, the grid, odd tails of each
@@ -39,14 +36,6 @@ SHAPES += [
 ]
 SHAPES += [(70, 20, 1, units) for units in (1000, 1024, 1150, 1200, 1400)]
 SHAPES += [(1, 1, 1, 1000), (97, 7, 1, 1150), (63, 80, 1, 1400), (63, 1, 1, 1150), (2, 256, 1, 1000)]
-
-
-@pytest.fixture(autouse=True)
-def poisoned():
-    """Every fresh buffer starts as NaN, so that an element nobody writes is seen."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def check(problem, results):
@@ -131,17 +120,7 @@ def test_missing_gradients_count_as_zero(groups, units):
 def test_graph_replay_follows_its_inputs(groups, units):
     torch.use_deterministic_algorithms(False)
     problem, other = (make_problem(30, 20, groups, units, torch.float16, seed) for seed in (1, 2))
-    run_fused(problem)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = run_fused(problem)
-    for name, x in other.inputs.items():
-        problem.inputs[name].copy_(x)
-    for mine, theirs in zip(problem.grads, other.grads, strict=True):
-        mine.copy_(theirs)
-    graph.replay()
-    expected = run_fused(other)
+    results, expected = replay_fused(problem, other), run_fused(other)
     assert all(torch.equal(expected[name], results[name]) for name in expected)
 
 

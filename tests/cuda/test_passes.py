@@ -22,14 +22,6 @@ KINDS += [(BRAIN, BRAIN)]
 kinds = pytest.mark.parametrize(("start", "end"), KINDS, ids=str)
 
 
-@pytest.fixture
-def poisoned():
-    """Every fresh buffer starts as NaN, so that an element nobody writes is seen."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 def generator(seed: int = 1) -> torch.Generator:
     return torch.Generator("cuda").manual_seed(seed)
 

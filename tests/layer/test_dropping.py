@@ -22,7 +22,10 @@ def test_values_and_gradients(shape: tuple[int, ...], shared: bool):
     values = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     expected = torch.where(mask.bool().expand(shape), values / 0.6, 0.0)
     torch.testing.assert_close(drop(values, mask, 0.6, torch.float64), expected)
-    run = lambda values: drop(values, mask, 0.6, torch.float64)  # noqa: E731
+
+    def run(values: torch.Tensor) -> torch.Tensor:
+        return drop(values, mask, 0.6, torch.float64)
+
     assert torch.autograd.gradcheck(run, values)
     assert torch.autograd.gradgradcheck(run, values)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .launch import bits, device_of, launch_on, missing, pass_over
-from .plan import Launch, round_up
+from .plan import Launch, operand_dtype, round_up
 
 THREADS = 512
 BLOCKS_PER_MULTIPROCESSOR = 4
@@ -117,15 +117,14 @@ def backward_tail(
         lengths: (B,) int64 or None.
 
     Returns:
-        The hidden state that each step started from, (T, B, G, padded) in 16 bits (float16 where ``out`` is
-        float32), and the bias's gradient (4, M). Groups start at multiples of 16 bytes, without which the
-        product takes four times as long. Idle steps hold something finite, for their gradients are zero.
+        The hidden state that each step started from, (T, B, G, padded) as ``operand_dtype`` says, and the
+        bias's gradient (4, M). Groups start at multiples of 16 bytes, without which the product takes four
+        times as long. Idle steps hold something finite, for their gradients are zero.
     """
     steps, batch, width = out.shape
     size = width // groups
     h0 = h0.contiguous() if h0.dtype == torch.float32 else h0.to(out.dtype).contiguous()
-    dtype = torch.float16 if out.dtype == torch.float32 else out.dtype
-    before = out.new_empty(steps, batch, groups, round_up(size, 8), dtype=dtype)
+    before = out.new_empty(steps, batch, groups, round_up(size, 8), dtype=operand_dtype(out.dtype))
     dbias = bias_parts.new_empty(4, width)
     constants = (
         ("BF16", int(out.dtype == torch.bfloat16)),

@@ -96,6 +96,11 @@ def kind_of(dtype: torch.dtype) -> tuple[tuple[str, int], ...]:
     return ("BF16", int(dtype == torch.bfloat16)), ("FLOAT", int(dtype == torch.float32))
 
 
+def operand_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What is multiplied where gates have this dtype: float16 has the mantissa of TF32."""
+    return torch.float16 if dtype == torch.float32 else dtype
+
+
 def team(device: Device, size: int) -> Team | None:
     """The smallest cluster whose registers hold the weights of one group."""
     if device.capability < (9, 0):

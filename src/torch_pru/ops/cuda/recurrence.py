@@ -7,12 +7,7 @@ from torch import Tensor
 
 from .launch import device_of, launch_on
 from .passes import backward_tail, gradient_scale
-from .plan import Launch, choose_once, round_up
-
-
-def operand_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What is multiplied where gates have this dtype: float16 has the mantissa of TF32."""
-    return torch.float16 if dtype == torch.float32 else dtype
+from .plan import Launch, choose_once, operand_dtype, round_up
 
 
 def saved_dtype(dtype: torch.dtype) -> torch.dtype:
