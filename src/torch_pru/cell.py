@@ -17,7 +17,7 @@ from torch_pru.errors import (
     in_words_of,
 )
 from torch_pru.initialize import SCHEMES, initialize
-from torch_pru.ops import BACKENDS, recurrence, reference
+from torch_pru.ops import BACKENDS, or_zeros, recurrence, reference
 from torch_pru.pooling import DEFAULT_WINDOW, POOLINGS
 from torch_pru.transforms import LEVEL_SPLITS, GroupedLinear, PyramidalTransform
 
@@ -161,8 +161,8 @@ class PRUCell(nn.Module):
     def recur(
         self,
         gates: Tensor,
-        h0: Tensor,
-        c0: Tensor,
+        h0: Tensor | None,
+        c0: Tensor | None,
         lengths: Tensor | None = None,
         *,
         reverse: bool = False,
@@ -200,7 +200,7 @@ class PRUCell(nn.Module):
         def context(h: Tensor) -> Tensor:
             return torch.func.functional_call(self.context_transform, replaced, (h,)).to(gates.dtype)
 
-        return reference.scan(gates, context, h0, c0, lengths, reverse=reverse)
+        return reference.scan(gates, context, *or_zeros(gates, h0, c0), lengths, reverse=reverse)
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}, residual={self.residual}"

@@ -230,35 +230,37 @@ class PRU(nn.Module):
 
     def _run(self, x: Tensor, hx: States | None, lengths: Tensor | None) -> tuple[Tensor, States]:
         """All layers over x (T, B, N); states (num_layers·directions, B, M)."""
-        states = []
-        for layer in range(self.num_layers):
-            if layer > 0:
-                x = F.dropout(x, self.dropout, self.training)
-            outputs = []
-            for direction in range(self.directions):
-                index = layer * self.directions + direction
-                y, h, c = self._run_cell(index, x, hx, lengths, reverse=direction == 1)
-                outputs.append(y)
-                states.append((h, c))
-            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
+        states: list[States] = []
+        outputs: list[Tensor] = []
+        for index, cell in enumerate(self.cells):
+            assert isinstance(cell, PRUCell)
+            direction = index % self.directions
+            if direction == 0 and index > 0:
+                x = F.dropout(_side_by_side(outputs), self.dropout, self.training)
+                outputs = []
+            before = (None, None) if hx is None else (hx[0][index], hx[1][index])
+            y, h, c = self._run_cell(cell, x, before, lengths, reverse=direction == 1)
+            outputs.append(y)
+            states.append((h, c))
         if len(states) == 1:  # nothing to put together
-            h, c = (state.unsqueeze(0) for state in states[0])
-        else:
-            h, c = (torch.stack(state) for state in zip(*states, strict=True))
-        return x, (h, c)
+            return y, (h.unsqueeze(0), c.unsqueeze(0))
+        h, c = (torch.stack(state) for state in zip(*states, strict=True))
+        return _side_by_side(outputs), (h, c)
 
     def _run_cell(
-        self, index: int, x: Tensor, hx: States | None, lengths: Tensor | None, reverse: bool
+        self,
+        cell: PRUCell,
+        x: Tensor,
+        before: tuple[Tensor | None, Tensor | None],
+        lengths: Tensor | None,
+        reverse: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """One layer in one direction over x (T, B, N): output (T, B, M) and last states (B, M)."""
-        cell = self._cell(index)
         weights = self._dropped_weights(cell) if self.training and self.weight_drop > 0 else None
-        h, c = (None, None) if hx is None else (hx[0][index], hx[1][index])
+        h, c = before
         outputs = []
         for part in _in_parts(x, lengths, reverse):
             gates = cell.input_gates(part)
-            if h is None or c is None:
-                h = c = gates.new_zeros(gates.shape[1], self.hidden_size)
             y, h, c = cell.recur(gates, h, c, lengths, reverse=reverse, context_weights=weights)
             outputs.append(y)
         assert h is not None
@@ -285,14 +287,15 @@ class PRU(nn.Module):
 
     def _check_input(self, x: Tensor) -> None:
         check_tensor("input", x, self._cell(0).some_weight)
-        if x.dim() not in (2, 3):
-            raise PRUError(f"input has {x.dim()} dimensions; expected 2 (unbatched) or 3")
-        if x.shape[-1] != self.input_size:
-            raise PRUError(f"input has {x.shape[-1]} features; expected input_size={self.input_size}")
-        time = 1 if self.batch_first and x.dim() == 3 else 0
-        if x.shape[time] == 0:
+        shape = x.shape
+        if len(shape) not in (2, 3):
+            raise PRUError(f"input has {len(shape)} dimensions; expected 2 (unbatched) or 3")
+        if shape[-1] != self.input_size:
+            raise PRUError(f"input has {shape[-1]} features; expected input_size={self.input_size}")
+        time = 1 if self.batch_first and len(shape) == 3 else 0
+        if shape[time] == 0:
             raise PRUError(
-                f"input of shape {tuple(x.shape)} has sequences of length 0; expected at least one step"
+                f"input of shape {tuple(shape)} has sequences of length 0; expected at least one step"
             )
 
     def _check_states(self, hx: object, batch: int, batched: bool) -> None:
@@ -319,6 +322,11 @@ class PRU(nn.Module):
         return f"{type(self).__name__}({self.extra_repr()})"  # one line, as nn.LSTM
 
 
+def _side_by_side(outputs: list[Tensor]) -> Tensor:
+    """The outputs (T, B, M) of a layer's directions as one."""
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
+
+
 def _in_parts(x: Tensor, lengths: Tensor | None, reverse: bool) -> Sequence[Tensor]:
     """x (T, B, N) as stretches of steps, in the order in which they are run.
 
@@ -326,7 +334,7 @@ def _in_parts(x: Tensor, lengths: Tensor | None, reverse: bool) -> Sequence[Tens
     same buffers out again, where for the whole input the system would have to map new memory each time.
     """
     steps, batch, _ = x.shape
-    whole = x.device.type != "cpu" or lengths is not None or torch.compiler.is_compiling()
+    whole = not x.is_cpu or lengths is not None or torch.compiler.is_compiling()
     if whole or product_dtype(x) in SIXTEEN_BITS or steps * batch <= ROWS_AT_ONCE:
         return (x,)
     parts = x.tensor_split(min(steps, -(-steps * batch // ROWS_AT_ONCE)))

@@ -89,6 +89,7 @@ class GroupedLinear(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
+        _check_features(x, self.in_features, self.weight)
         return _with_bias(self.product(x), self.bias, self.gates)
 
     def product(self, x: Tensor, residual: bool = False) -> Tensor:
@@ -96,12 +97,12 @@ class GroupedLinear(nn.Module):
 
         With ``residual`` x is added to every gate.
         """
-        _check_features(x, self.in_features, self.weight)
-        groups, gates, wide_out, wide_in = self.weight.shape
+        weight = self.weight
+        groups, gates, wide_out, wide_in = weight.shape
         if groups == 1:
-            return gate_linear(x, self.weight, residual)
+            return gate_linear(x, weight, residual)
         by_group = x.reshape(-1, groups, wide_in).transpose(0, 1)  # (g, rows, N/g)
-        y = by_group @ self.weight.view(groups, gates * wide_out, wide_in).transpose(1, 2)
+        y = by_group @ weight.view(groups, gates * wide_out, wide_in).transpose(1, 2)
         y = y.view(groups, by_group.shape[1], gates, wide_out).permute(1, 2, 0, 3)
         y = y.reshape(*x.shape[:-1], gates, groups * wide_out)
         return add_input(y, x) if residual else y
@@ -248,6 +249,7 @@ class PyramidalTransform(nn.Module):
         return self.levels == 1 or self.pooling in ("average", "skip")
 
     def forward(self, x: Tensor) -> Tensor:
+        _check_features(x, self.in_features, self.matrices()[0].weight)
         return _with_bias(self.product(x), self.dense_bias(), self.gates)
 
     def product(self, x: Tensor, residual: bool = False) -> Tensor:
@@ -255,7 +257,6 @@ class PyramidalTransform(nn.Module):
 
         With ``residual`` x is added to every gate.
         """
-        _check_features(x, self.in_features, self.matrices()[0].weight)
         if is_unit_major(x) and self.is_linear and self.groups == 1:
             # On a GPU one large product is quicker than several, the pooling and the concatenation.
             weights = [matrix.weight for matrix in self.matrices()]
@@ -298,8 +299,10 @@ class PyramidalTransform(nn.Module):
 
     def dense_bias(self) -> Tensor | None:
         """The bias (gates, M) of all levels together."""
-        biases = [matrix.bias for matrix in self.matrices() if matrix.bias is not None]
-        return torch.cat(tuple(biases), dim=-1) if biases else None
+        biases: list[Tensor] = [matrix.bias for matrix in self.matrices() if matrix.bias is not None]
+        if len(biases) < 2:
+            return biases[0] if biases else None
+        return torch.cat(biases, dim=-1)
 
     def matrices(self) -> list[GroupedLinear]:
         """Everything that holds a weight, from the first level to the last."""

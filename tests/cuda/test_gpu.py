@@ -105,6 +105,49 @@ def test_inference_saves_nothing_and_agrees():
     assert all(torch.equal(a, b) for a, b in zip((out, hn, cn), kept[:3], strict=True))
 
 
+STATES = [(20, 7, 4, 350), (20, 7, 1, 1000), (20, 30, 2, 600), (1, 3, 4, 350)]  # cluster, grids, token
+
+
+@pytest.mark.parametrize("dtype", [*BOUNDS, torch.float32], ids=str)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("steps", "batch", "groups", "units"), STATES)
+def test_states_not_given_are_zero(steps, batch, groups, units, reverse, dtype):
+    """To the bit, and the cell state then has the dtype of the gates."""
+    lengths = torch.arange(batch, device="cuda").clamp(max=steps) if steps > 1 else None
+    problem = make_problem(steps, batch, groups, units, dtype, 5, lengths, reverse)
+    for state in ("h0", "c0"):
+        problem.inputs[state] = torch.zeros_like(problem.inputs[state])
+    expected = run_fused(problem)
+    problem.inputs |= {"h0": None, "c0": None}
+    results = run_fused(problem)
+    assert results["cn"].dtype == dtype
+    for name, x in expected.items():
+        assert torch.equal(results[name], x.to(dtype) if name == "cn" else x), name
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize(("steps", "batch", "groups", "units"), STATES)
+def test_sixteen_bits_of_the_cell_state(steps, batch, groups, units, dtype):
+    """The kernels read and write them as they are: the same numbers as from float32, rounded once."""
+    problem = make_problem(steps, batch, groups, units, dtype, 6)
+    rounded = problem.inputs["c0"].to(dtype)
+    problem.inputs["c0"] = rounded.float()
+    expected = run_fused(problem)
+    problem.inputs["c0"] = rounded
+    results = run_fused(problem)
+    assert results["cn"].dtype == dtype
+    for name, x in expected.items():
+        assert torch.equal(results[name], x.to(dtype) if name == "cn" else x), name
+
+
+def test_a_cell_state_of_another_dtype():
+    problem = make_problem(20, 7, 4, 350, torch.bfloat16, 7)
+    problem.inputs["c0"] = problem.inputs["c0"].half()
+    results = run_fused(problem)
+    assert results["cn"].dtype == torch.float16
+    check(problem, results)
+
+
 @pytest.mark.parametrize(("groups", "units"), [(4, 350), (1, 1000)])
 def test_missing_gradients_count_as_zero(groups, units):
     problem = make_problem(20, 7, groups, units, torch.float16)

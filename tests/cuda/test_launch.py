@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -26,7 +25,8 @@ def kernel_of(answer: int, seen: list) -> launch.Kernel:
 
     kernel = launch.Kernel.__new__(launch.Kernel)
     kernel._launch, kernel._function, kernel._what = driver, None, "launching forward_token"
-    kernel._config, kernel._lock = SimpleNamespace(hStream=0), threading.Lock()
+    kernel._config = SimpleNamespace(hStream=0)
+    kernel._prepare()
     return kernel
 
 

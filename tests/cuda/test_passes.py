@@ -255,6 +255,9 @@ def test_the_tail(dtype, initial, reverse, steps, batch, groups, units):
         again = passes.backward_tail(out, h0, parts, groups, lengths, reverse)
         assert torch.equal(again[0][..., :units], before[..., :units])
         assert torch.equal(again[1], dbias)
+        before, _ = passes.backward_tail(out, None, parts, groups, lengths, reverse)
+        expected = hidden_before(out, torch.zeros_like(h0), groups, lengths, reverse).to(before.dtype)
+        assert torch.equal(before[..., :units], expected)
 
 
 @pytest.mark.parametrize("weight_dtype", [FLOAT, HALF])

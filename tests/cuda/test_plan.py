@@ -88,7 +88,8 @@ def on_hopper(monkeypatch):
     monkeypatch.setattr(cuda, "device_of", lambda index: HOPPER)
 
     def tensors(dtype):
-        gates = SimpleNamespace(device=torch.device("cuda", 0), dtype=dtype, shape=(3, 2, 4, 8))
+        place = {"device": torch.device("cuda", 0), "is_cuda": True}
+        gates = SimpleNamespace(**place, dtype=dtype, shape=(3, 2, 4, 8))
         return gates, torch.empty(1, 4, 8, 8)
 
     return tensors

@@ -104,6 +104,17 @@ def test_without_gradients_the_same_numbers_and_nothing_kept(case):
 
 
 @pytest.mark.parametrize("backend", ["loop", "reference"])
+def test_states_not_given_are_zero(backend: str):
+    tensors, keywords = problem(lengths=[2, 4, 1])
+    first = (tensors["gates"], tensors["weight"], tensors["bias"])
+    zeros = torch.zeros(3, 6, dtype=torch.float64)
+    expected = recurrence(*first, zeros, zeros, **keywords, backend=backend)
+    torch.testing.assert_close(recurrence(*first, **keywords, backend=backend), expected, rtol=0, atol=0)
+    short = [tensor.bfloat16() for tensor in first]
+    assert {x.dtype for x in recurrence(*short, backend=backend)} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("backend", ["loop", "reference"])
 def test_finished_columns_put_out_zero_and_keep_their_state(backend: str):
     tensors, keywords = problem(lengths=[2, 4, 1])
     out, hn, cn = recurrence(*tensors.values(), **keywords, backend=backend)

@@ -31,8 +31,8 @@ def recurrence(
     gates: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    h0: Tensor,
-    c0: Tensor,
+    h0: Tensor | None = None,
+    c0: Tensor | None = None,
     lengths: Tensor | None = None,
     *,
     reverse: bool = False,
@@ -48,7 +48,7 @@ def recurrence(
         weight: (G, 4, D, D) with G·D = M; ``weight[j, k, a, b]`` leads from unit b to gate k of
             unit a, both inside group j.
         bias: (4, M) or None.
-        h0, c0: (B, M), the states before the first step.
+        h0, c0: (B, M), the states before the first step; zero where not given.
         lengths: (B,), valid steps of each column, 1 to T (on a GPU the values are not looked at: the
             host would wait). After them the state is frozen and the output is zero. Without it every
             step is valid.
@@ -56,13 +56,12 @@ def recurrence(
         backend: one of ``BACKENDS``.
 
     Returns:
-        out (T, B, M); hn (B, M) in out's dtype; cn (B, M) in c0's dtype. The dtype of ``gates``
-        is the one computed in; the cell state is float32 where that has 16 bits.
+        out (T, B, M); hn (B, M) in out's dtype; cn (B, M) in c0's dtype, if that was given. The dtype of
+        ``gates`` is the one computed in; the cell state is float32 where that has 16 bits.
 
     Example:
         >>> gates, weight = torch.randn(70, 20, 4, 1400), torch.randn(4, 4, 350, 350) / 20
-        >>> h0 = c0 = torch.zeros(20, 1400)
-        >>> out, hn, cn = recurrence(gates, weight, None, h0, c0)
+        >>> out, hn, cn = recurrence(gates, weight, None)
         >>> out.shape
         torch.Size([70, 20, 1400])
     """
@@ -71,21 +70,28 @@ def recurrence(
     save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     chosen = _choose(backend, gates, weight, lengths, save)
     if chosen != "cuda":  # whose kernels read float32 weights and return float32 gradients of them
+        h0, c0 = or_zeros(gates, h0, c0)
         weight, h0 = weight.to(gates.dtype), h0.to(gates.dtype)
         bias = None if bias is None else bias.to(gates.dtype)
-    if chosen == "reference":
-        return reference.recurrence(gates, weight, bias, h0, c0, lengths, reverse=reverse)
+        if chosen == "reference":
+            return reference.recurrence(gates, weight, bias, h0, c0, lengths, reverse=reverse)
     out, hn, cn, _, _ = library.forward(gates, weight, bias, h0, c0, lengths, reverse, save, chosen)
     return out, hn, cn
 
 
+def or_zeros(gates: Tensor, *states: Tensor | None) -> list[Tensor]:
+    """States (B, M) for gates (T, B, 4, M), zero where they were not given."""
+    _, batch, _, hidden = gates.shape
+    return [gates.new_zeros(batch, hidden) if state is None else state for state in states]
+
+
 def _choose(backend: str, gates: Tensor, weight: Tensor, lengths: Tensor | None, training: bool) -> str:
     """The backend that will run: any but ``"auto"``."""
-    check_choice("backend", backend, BACKENDS)
     if backend in ("reference", "loop"):
         return backend
     if backend == "auto" and not gates.is_cuda:
         return "loop"
+    check_choice("backend", backend, BACKENDS)
     from torch_pru.ops import cuda  # here, because importing the package must stay light
 
     reason = cuda.covers(gates, weight, lengths, training)
@@ -100,11 +106,17 @@ def _choose(backend: str, gates: Tensor, weight: Tensor, lengths: Tensor | None,
 
 
 def _check_shapes(
-    gates: Tensor, weight: Tensor, bias: Tensor | None, h0: Tensor, c0: Tensor, lengths: Tensor | None
+    gates: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    lengths: Tensor | None,
 ) -> None:
+    device = gates.device
     for name, tensor in (("weight", weight), ("bias", bias), ("h0", h0), ("c0", c0)):
-        if tensor is not None and tensor.device != gates.device:
-            raise PRUError(f"{name} is on {tensor.device} and gates on {gates.device}; move one of them")
+        if tensor is not None and tensor.device != device:
+            raise PRUError(f"{name} is on {tensor.device} and gates on {device}; move one of them")
     if gates.dim() != 4 or gates.shape[2] != 4 or gates.shape[0] == 0:
         raise PRUError(f"gates has shape {tuple(gates.shape)}; expected (T, B, 4, M) with T of at least 1")
     _, batch, _, hidden = gates.shape
@@ -114,7 +126,7 @@ def _check_shapes(
     if bias is not None and bias.shape != (4, hidden):
         raise PRUError(f"bias has shape {tuple(bias.shape)}; expected (4, {hidden})")
     for name, state in (("h0", h0), ("c0", c0)):
-        if state.shape != (batch, hidden):
+        if state is not None and state.shape != (batch, hidden):
             raise PRUError(f"{name} has shape {tuple(state.shape)}; expected ({batch}, {hidden})")
     if lengths is not None:
         _check_lengths(lengths, gates.shape[0], batch)

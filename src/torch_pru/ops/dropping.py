@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from torch_pru.ops.operators import below_autograd, define
+from torch_pru.ops.operators import Operator
 
 
 def draw_mask(
@@ -57,7 +57,7 @@ class _Drop(Function):
     def forward(ctx, values, mask, keep, dtype):
         ctx.keep, ctx.dtype = keep, values.dtype
         ctx.save_for_backward(mask)
-        return below_autograd(_drop, values, mask, keep, dtype)
+        return _drop.below_autograd(values, mask, keep, dtype)
 
     @staticmethod
     def backward(ctx, gradient):
@@ -65,4 +65,4 @@ class _Drop(Function):
         return _drop(gradient, mask, ctx.keep, ctx.dtype), None, None, None
 
 
-_drop = define("drop", _forward, _forward_fake, _Drop.apply)
+_drop = Operator("drop", _forward, _forward_fake, _Drop.apply)

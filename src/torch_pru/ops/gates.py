@@ -18,7 +18,7 @@ from torch.autograd import Function
 
 from torch_pru.ops import folding
 from torch_pru.ops.bands import aligned
-from torch_pru.ops.operators import OnceDifferentiable, below_autograd, define
+from torch_pru.ops.operators import OnceDifferentiable, Operator
 
 
 def input_gates(
@@ -44,8 +44,7 @@ def input_gates(
     learning = torch.is_grad_enabled()
     for_input = learning and x.requires_grad
     for_weights = learning and any(weight.requires_grad for weight in weights)
-    gates, _, _ = forward(x, list(weights), [1, *windows], dtype, residual, for_input, for_weights)
-    return gates
+    return forward(x, list(weights), [1, *windows], dtype, residual, for_input, for_weights)[0]
 
 
 def implementation(tensor: Tensor, rows: int, columns: int) -> ModuleType:
@@ -70,11 +69,10 @@ def _forward(
     residual: bool,
     for_input: bool,
     for_weights: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gates, and what the gradients of the input and of the weights need: W' and x in ``dtype``.
+) -> list[Tensor]:
+    """The gates; ``for_input`` also W', ``for_weights`` also x in ``dtype``, unless they are arguments.
 
-    ``windows`` has one for each level; the first level's is 1. The second result is empty unless
-    ``for_input``, the third unless ``for_weights``; both are where an argument is the same thing.
+    ``windows`` has one for each level; the first level's is 1.
     """
     gates, units, features = *_sizes(weights), x.shape[-1]
     keep = _kept(x, weights, dtype)
@@ -82,26 +80,27 @@ def _forward(
     folded = module.fold(weights, tuple(windows[1:]), dtype) if keep.folded else folded_already(weights[0])
     operand = _operand(x, dtype, keep.columns)
     if residual:
-        narrow = operand if keep.columns == features else operand[:, :features]
-        every_gate = module.spread(narrow, gates)
+        every_gate = module.spread(_first(operand, features), gates)
         result = every_gate.addmm_(operand, folded.t())  # one rounding of the whole sum
     else:
         result = torch.mm(operand, folded.t())
-    return (
-        result.view(*x.shape[:-1], units, gates).transpose(-1, -2),
-        folded if keep.folded and for_input else result.new_empty(0),
-        operand if keep.operand and for_weights else result.new_empty(0),
-    )
+    results = [result.view(*x.shape[:-1], units, gates).transpose(-1, -2)]
+    if keep.folded and for_input:
+        results.append(folded)
+    if keep.operand and for_weights:
+        results.append(operand)
+    return results
 
 
 def _forward_fake(x, weights, windows, dtype, residual, for_input, for_weights):
     gates, units = _sizes(weights)
     keep, rows = _kept(x, weights, dtype), x.shape[:-1].numel()
-    return (
-        x.new_empty(*x.shape[:-1], units, gates, dtype=dtype).transpose(-1, -2),
-        x.new_empty((units * gates, keep.columns) if keep.folded and for_input else (0,), dtype=dtype),
-        x.new_empty((rows, keep.columns) if keep.operand and for_weights else (0,), dtype=dtype),
-    )
+    results = [x.new_empty(*x.shape[:-1], units, gates, dtype=dtype).transpose(-1, -2)]
+    if keep.folded and for_input:
+        results.append(x.new_empty(units * gates, keep.columns, dtype=dtype))
+    if keep.operand and for_weights:
+        results.append(x.new_empty(rows, keep.columns, dtype=dtype))
+    return results
 
 
 def _sizes(weights: Sequence[Tensor]) -> tuple[int, int]:
@@ -135,7 +134,7 @@ def _operand(x: Tensor, dtype: torch.dtype, columns: int) -> Tensor:
     rows = x.reshape(-1, features)
     if features == columns:
         return rows if rows.dtype == dtype else rows.to(dtype)
-    operand = rows.new_empty(len(rows), columns, dtype=dtype)
+    operand = rows.new_empty(rows.shape[0], columns, dtype=dtype)
     operand[:, :features] = rows
     operand[:, features:] = 0
     return operand
@@ -166,15 +165,20 @@ def _backward(
     grads = []
     if folded is not None:
         if residual:
-            total = module.collect(rows, gates).addmm_(rows, folded[:, :features]).to(input_dtype)
+            total = module.collect(rows, gates).addmm_(rows, _first(folded, features)).to(input_dtype)
         else:
-            total = _product(rows, folded, input_dtype)[:, :features]
+            total = _first(_product(rows, folded, input_dtype), features)
         grads.append(total.view(*grad.shape[:-2], features))
     if operand is not None:
         # In 16 bits, as both factors are: half the bytes for a pass that does little but move them.
         grad_folded = torch.mm(rows.t(), operand)
         grads += module.unfold(grad_folded, gates, features, units, tuple(windows[1:]), weight_dtype)
     return grads
+
+
+def _first(matrix: Tensor, columns: int) -> Tensor:
+    """Its first columns: without those that align it."""
+    return matrix if matrix.shape[1] == columns else matrix.narrow(1, 0, columns)
 
 
 def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
@@ -198,20 +202,20 @@ def _backward_fake(grad, folded, operand, features, units, windows, residual, in
 class _InputGates(Function):
     @staticmethod
     def forward(ctx, x, windows, dtype, residual, for_input, for_weights, *weights):
-        results = below_autograd(forward, x, weights, windows, dtype, residual, for_input, for_weights)
-        _, folded, operand = results
+        results = forward.below_autograd(x, weights, windows, dtype, residual, for_input, for_weights)
+        _, *made = results
         ctx.keep, ctx.dtype = _kept(x, weights, dtype), dtype
         units = [weight.shape[2] for weight in weights]
         ctx.arguments = x.shape[-1], units, windows, residual, x.dtype, weights[0].dtype
-        ctx.set_materialize_grads(False)  # the other two results have none
+        ctx.set_materialize_grads(False)  # the other results have none
         ctx.save_for_backward(
-            (folded if ctx.keep.folded else weights[0]) if for_input else None,
-            (operand if ctx.keep.operand else x) if for_weights else None,
+            (made.pop(0) if ctx.keep.folded else weights[0]) if for_input else None,
+            (made.pop() if ctx.keep.operand else x) if for_weights else None,
         )
-        return results
+        return tuple(results)
 
     @staticmethod
-    def backward(ctx, grad, grad_folded, grad_operand):
+    def backward(ctx, grad, *_):
         folded, operand = ctx.saved_tensors
         levels, for_input, for_weights = len(ctx.arguments[1]), folded is not None, operand is not None
         if grad is None:
@@ -234,5 +238,5 @@ def _backward_once(*arguments):
     return OnceDifferentiable.apply(backward, reason, *arguments)
 
 
-forward = define("input_gates", _forward, _forward_fake, _with_gradient)
-backward = define("input_gates_backward", _backward, _backward_fake, _backward_once)
+forward = Operator("input_gates", _forward, _forward_fake, _with_gradient)
+backward = Operator("input_gates_backward", _backward, _backward_fake, _backward_once)

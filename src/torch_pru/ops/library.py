@@ -8,12 +8,11 @@ from __future__ import annotations
 import functools
 from types import ModuleType
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from torch_pru.ops import loop
-from torch_pru.ops.operators import OnceDifferentiable, below_autograd, define
+from torch_pru.ops.operators import OnceDifferentiable, Operator
 
 
 @functools.cache
@@ -30,26 +29,24 @@ def _forward(
     gates: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    h0: Tensor,
-    c0: Tensor,
+    h0: Tensor | None,
+    c0: Tensor | None,
     lengths: Tensor | None,
     reverse: bool,
     save: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """See :func:`torch_pru.ops.loop.forward`."""
+    """See :func:`torch_pru.ops.loop.forward`; ``"cuda"`` takes None for states of zeros."""
     return implementation(backend).forward(gates, weight, bias, h0, c0, lengths, reverse, save)
 
 
 def _forward_fake(gates, weight, bias, h0, c0, lengths, reverse, save, backend):
     steps, batch, _, hidden = gates.shape
-    activations, cells = implementation(backend).saved_like(gates, save)
     return (
         gates.new_empty(steps, batch, hidden),
-        torch.empty_like(h0, dtype=gates.dtype, memory_format=torch.contiguous_format),
-        torch.empty_like(c0, memory_format=torch.contiguous_format),
-        activations,
-        cells,
+        gates.new_empty(batch, hidden),
+        gates.new_empty(batch, hidden, dtype=gates.dtype if c0 is None else c0.dtype),
+        *implementation(backend).saved_like(gates, save),
     )
 
 
@@ -58,8 +55,8 @@ def _backward(
     grad_hn: Tensor | None,
     grad_cn: Tensor | None,
     weight: Tensor,
-    h0: Tensor,
-    c0: Tensor,
+    h0: Tensor | None,
+    c0: Tensor | None,
     out: Tensor,
     activations: Tensor,
     cells: Tensor,
@@ -78,13 +75,14 @@ def _backward_fake(
 ):
     module = implementation(backend)
     grad_gates, grad_bias = module.gradients_like(out)
-    return grad_gates, module.weight_gradient_like(weight), grad_bias, *module.state_gradients_like(h0, c0)
+    states = module.state_gradients_like(out, h0, c0)
+    return grad_gates, module.weight_gradient_like(weight), grad_bias, *states
 
 
 class _Recurrence(Function):
     @staticmethod
     def forward(ctx, gates, weight, bias, h0, c0, lengths, reverse, save, backend):
-        results = below_autograd(forward, gates, weight, bias, h0, c0, lengths, reverse, save, backend)
+        results = forward.below_autograd(gates, weight, bias, h0, c0, lengths, reverse, save, backend)
         out, _, _, activations, cells = results
         ctx.reverse, ctx.backend = reverse, backend
         ctx.set_materialize_grads(False)  # zeros for what nobody asked of would be as large as the gates
@@ -103,5 +101,5 @@ def _backward_once(*arguments):
     return OnceDifferentiable.apply(backward, reason, *arguments)
 
 
-forward = define("recurrence", _forward, _forward_fake, _Recurrence.apply)
-backward = define("recurrence_backward", _backward, _backward_fake, _backward_once)
+forward = Operator("recurrence", _forward, _forward_fake, _Recurrence.apply)
+backward = Operator("recurrence_backward", _backward, _backward_fake, _backward_once)

@@ -114,7 +114,7 @@ def weight_gradient_like(weight: Tensor) -> Tensor:
     return torch.empty_like(weight, memory_format=torch.contiguous_format)
 
 
-def state_gradients_like(h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor]:
+def state_gradients_like(out: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor]:
     """Unwritten gradients of h0 and c0 (B, M)."""
     h, c = (torch.empty_like(state, memory_format=torch.contiguous_format) for state in (h0, c0))
     return h, c

@@ -2,15 +2,17 @@
 
 Compilers see one node with known shapes. ``torch.library.custom_op`` gives the same, but at every call it
 binds arguments to the schema, flattens lists and compares the storage of all results: on a GPU an eager
-caller would wait for that and not for the device.
+caller would wait for that and not for the device. For the same reason the dispatcher is called only where
+somebody wants to see the operator: it would convert all arguments and results, twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.autograd import Function
 
 from torch_pru.errors import PRUError
@@ -21,36 +23,67 @@ LIBRARY = torch.library.Library(NAMESPACE, "DEF")  # registrations live as long 
 Run = Callable[..., Any]
 
 
-def define(name: str, run: Run, fake: Run, differentiable: Run) -> Run:
+class Operator:
     """An operator that runs ``run``, whose annotations are its schema.
 
     Args:
         name: it is ``torch.ops.torch_pru.<name>``.
         run: the implementation for all devices. No result of it is an argument or another result.
         fake: the same, but makes no more than unwritten results of the right shapes, dtypes and strides.
-        differentiable: called instead where a gradient is wanted; a ``Function`` that calls the operator by
-            :func:`below_autograd`.
+        differentiable: called instead where a gradient is wanted; a ``Function`` that calls
+            :meth:`below_autograd`.
     """
-    schema = torch.library.infer_schema(run, mutates_args=())
-    LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-    unseen = torch._disable_dynamo  # where the caller was not compiled, what it calls shall not be either
-    LIBRARY.impl(name, unseen(run), "CompositeExplicitAutograd")
-    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=LIBRARY)
-    operator = getattr(getattr(torch.ops, NAMESPACE), name).default
 
-    def with_autograd(*arguments: Any) -> Any:
+    def __init__(self, name: str, run: Run, fake: Run, differentiable: Run) -> None:
+        schema = torch.library.infer_schema(run, mutates_args=())
+        LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        self._dispatched: Run = getattr(getattr(torch.ops, NAMESPACE), name).default
+        self._run, self._differentiable = run, differentiable
+        unseen = torch._disable_dynamo  # where the caller was not compiled, what it calls shall not be either
+        LIBRARY.impl(name, unseen(run), "CompositeExplicitAutograd")
+        with_autograd = unseen(lambda *arguments: self._with_autograd(self._dispatched, arguments))
+        LIBRARY.impl(name, with_autograd, "Autograd")
+        torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=LIBRARY)
+
+    def __call__(self, *arguments: Any) -> Any:
+        if is_watched(arguments):
+            return self._dispatched(*arguments)
+        return self._with_autograd(self._run, arguments)
+
+    def _with_autograd(self, run: Run, arguments: tuple[Any, ...]) -> Any:
+        """``run``, or where a gradient is wanted what comes to it by :meth:`below_autograd`."""
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments):
-            return differentiable(*arguments)
-        return below_autograd(operator, *arguments)
+            return self._differentiable(*arguments)
+        with torch._C._AutoDispatchBelowAutograd():
+            return run(*arguments)
 
-    LIBRARY.impl(name, unseen(with_autograd), "Autograd")
-    return operator
+    def below_autograd(self, *arguments: Any) -> Any:
+        """What the operator gives when autograd, which has done its part, is left out."""
+        run = self._dispatched if is_watched(arguments) else self._run
+        with torch._C._AutoDispatchBelowAutograd():
+            return run(*arguments)
 
 
-def below_autograd(operator: Run, *arguments: Any) -> Any:
-    """What an operator gives when autograd, which has done its part, is left out."""
-    with torch._C._AutoDispatchBelowAutograd():
-        return operator(*arguments)
+PLAIN = frozenset((Tensor, nn.Parameter, type(None), bool, int, float, str, torch.dtype))
+
+
+def is_watched(arguments: Iterable[Any]) -> bool:
+    """Whether a compiler, a transform, a mode or a kind of tensor has a say in what an operator does."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._is_tracing()
+        or not _are_plain(arguments)
+    )
+
+
+def _are_plain(arguments: Iterable[Any]) -> bool:
+    for argument in arguments:
+        kind = type(argument)
+        if kind not in PLAIN and not ((kind is list or kind is tuple) and _are_plain(argument)):
+            return False
+    return True
 
 
 class OnceDifferentiable(Function):
@@ -59,7 +92,7 @@ class OnceDifferentiable(Function):
     @staticmethod
     def forward(ctx, operator, reason, *arguments):
         ctx.reason = reason
-        return tuple(below_autograd(operator, *arguments))
+        return tuple(operator.below_autograd(*arguments))
 
     @staticmethod
     def backward(ctx, *grads):

@@ -36,7 +36,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 def covers(gates: Tensor, weight: Tensor, lengths: Tensor | None, training: bool) -> str | None:
     """None when the fused kernels serve this call, else a short reason why not."""
-    if gates.device.type != "cuda":
+    if not gates.is_cuda:
         return f"tensors are on {gates.device.type}, not on a CUDA device"
     if gates.dtype not in DTYPES:
         return f"{gates.dtype} gates: the kernels take float32, float16 and bfloat16"

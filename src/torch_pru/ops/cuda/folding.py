@@ -31,7 +31,7 @@ def fold(weights: Sequence[Tensor], windows: tuple[int, ...], dtype: torch.dtype
     units = [weight.shape[2] for weight in weights]
     folded = weights[0].new_empty(sum(units) * gates, aligned(features), dtype=dtype)
     bands = [level.fold for level in pooling_levels(features, windows, folded.device)]
-    _launch_fold("fold", weights, bands, folded)
+    _launch_fold("fold", weights, units, bands, folded)
     return folded
 
 
@@ -47,7 +47,7 @@ def unfold(
     shapes = [(1, gates, size, features >> level) for level, size in enumerate(units)]
     weights = [folded.new_empty(shape, dtype=kind) for shape in shapes]
     bands = [level.unfold for level in pooling_levels(features, windows, folded.device)]
-    _launch_fold("unfold", weights, bands, folded)
+    _launch_fold("unfold", weights, units, bands, folded)
     return weights if kind == dtype else [weight.to(dtype) for weight in weights]
 
 
@@ -67,25 +67,28 @@ def collect(x: Tensor, gates: int) -> Tensor:
     return result
 
 
-def _launch_fold(kernel: str, weights: Sequence[Tensor], bands: Sequence[Band], folded: Tensor) -> None:
-    gates, features = weights[0].shape[1], weights[0].shape[3]
+def _launch_fold(
+    kernel: str, weights: Sequence[Tensor], units: Sequence[int], bands: Sequence[Band], folded: Tensor
+) -> None:
+    _, gates, _, features = weights[0].shape
     constants = (
         ("LEVELS", len(weights)),
         ("GATES", gates),
         ("FLOAT_WEIGHTS", int(weights[0].dtype == torch.float32)),
-        ("STEP", _step(weights[0])),
+        ("STEP", _step(weights[0], features)),
     )
     first, share = [band.first for band in bands], [band.share for band in bands]
     tensors = (*weights, None, *first, None, *share, folded)
-    units, widths = [weight.shape[2] for weight in weights], [len(band.share) for band in bands]
+    widths = [band.width for band in bands]
     launch = _launch(kernel, constants, folded)
     launch_on(launch, folded.device, tensors, (*units, 0, *widths, features, folded.shape[1]))
 
 
-def _step(weight: Tensor) -> int:
+def _step(weight: Tensor, features: int) -> int:
     """How many values of a row of the first level are read or written at once: at most 16 bytes."""
-    step, size = 16 // weight.element_size(), weight.element_size()
-    while weight.shape[-1] % step or weight.data_ptr() % (step * size):
+    start, size = weight.data_ptr(), weight.element_size()
+    step = 16 // size
+    while features % step or start % (step * size):
         step //= 2
     return step
 

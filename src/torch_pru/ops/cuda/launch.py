@@ -85,7 +85,7 @@ def _make_context_current(index: int) -> None:
     _thread.ready = True
 
 
-_Arguments = ctypes.c_char_p * 1  # what a launch reads: pointers to the arguments, here to the one struct
+LARGEST_ARGUMENT = 4096  # bytes that a kernel's arguments may have
 
 
 class Kernel:
@@ -101,6 +101,7 @@ class Kernel:
         self._launch = driver.cuLaunchKernelEx
         self._what = f"launching {launch.kernel}"
         self._configure(driver, launch)
+        self._prepare()
 
     def _configure(self, driver, launch: Launch) -> None:
         attribute = driver.CUfunction_attribute
@@ -127,14 +128,20 @@ class Kernel:
         if extras:
             config.attrs, config.numAttrs = extras, len(extras)
         self._config = config
+
+    def _prepare(self) -> None:
+        """What a launch reads: pointers to the arguments, here to the one struct. The driver copies that."""
+        self._words = ctypes.create_string_buffer(LARGEST_ARGUMENT)
+        self._pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self._words))
+        self._arguments = ctypes.addressof(self._pointers)
         self._lock = threading.Lock()
 
     def __call__(self, stream: int, words: Sequence[int]) -> None:
         """Launches with one struct argument made of 64-bit words: pointers and integers."""
-        arguments = _Arguments(struct.pack(f"<{len(words)}q", *words))
         with self._lock:  # one configuration serves every stream, and backward runs in threads of its own
+            struct.pack_into(f"<{len(words)}q", self._words, 0, *words)
             self._config.hStream = stream
-            answer = self._launch(self._config, self._function, ctypes.addressof(arguments), 0)
+            answer = self._launch(self._config, self._function, self._arguments, 0)
         _checked(answer, self._what)
 
 

@@ -106,13 +106,13 @@ def _penalties_launch(
 
 
 def backward_tail(
-    out: Tensor, h0: Tensor, bias_parts: Tensor, groups: int, lengths: Tensor | None, reverse: bool
+    out: Tensor, h0: Tensor | None, bias_parts: Tensor, groups: int, lengths: Tensor | None, reverse: bool
 ) -> tuple[Tensor, Tensor]:
     """What the recurrence's backward needs after its kernel.
 
     Args:
         out: (T, B, M), contiguous.
-        h0: (B, M), any dtype.
+        h0: (B, M), any dtype, or None for zeros.
         bias_parts: (rows, M, 4) float32, whose sum is the bias's gradient.
         lengths: (B,) int64 or None.
 
@@ -123,16 +123,17 @@ def backward_tail(
     """
     steps, batch, width = out.shape
     size = width // groups
-    h0 = h0.contiguous() if h0.dtype == torch.float32 else h0.to(out.dtype).contiguous()
+    if h0 is not None:
+        h0 = (h0 if h0.dtype == torch.float32 else h0.to(out.dtype)).contiguous()
     before = out.new_empty(steps, batch, groups, round_up(size, 8), dtype=operand_dtype(out.dtype))
     dbias = bias_parts.new_empty(4, width)
     constants = (
         ("BF16", int(out.dtype == torch.bfloat16)),
         ("OUT_32", int(out.dtype == torch.float32)),
-        ("H0_32", int(h0.dtype == torch.float32)),
+        ("H0_32", int(h0 is not None and h0.dtype == torch.float32)),
         ("D", size),
     )
-    numbers = (steps, batch, groups, int(reverse), len(bias_parts))
+    numbers = (steps, batch, groups, reverse, bias_parts.shape[0])
     tensors = (out, h0, lengths, bias_parts, before, dbias)
     launch_on(_launch("backward_tail", constants, out.device), out.device, tensors, numbers)
     return before, dbias

@@ -18,25 +18,30 @@ def saved_dtype(dtype: torch.dtype) -> torch.dtype:
 def saved_like(gates: Tensor, save: bool) -> tuple[Tensor, Tensor]:
     """Unwritten buffers for activations (T, B, 4, M), a unit's four adjacent, and cells (T, B, M).
 
-    Both are empty unless ``save``.
+    Both are empty, (0,), unless ``save``.
     """
+    if not save:
+        return gates.new_empty(0), gates.new_empty(0)
     steps, batch, _, width = gates.shape
-    slots, dtype = steps if save else 0, saved_dtype(gates.dtype)
-    activations = gates.new_empty(slots, batch, width, 4, dtype=dtype).mT
-    return activations, gates.new_empty(slots, batch, width, dtype=dtype)
+    dtype = saved_dtype(gates.dtype)
+    activations = gates.new_empty(steps, batch, width, 4, dtype=dtype).mT
+    return activations, gates.new_empty(steps, batch, width, dtype=dtype)
 
 
 def forward(
     gates: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    h0: Tensor,
-    c0: Tensor,
+    h0: Tensor | None,
+    c0: Tensor | None,
     lengths: Tensor | None,
     reverse: bool,
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """One launch over all steps: out, hn, cn, activations, cells; the last two are empty unless ``save``."""
+    """One launch over all steps: out, hn, cn, activations, cells; the last two are empty unless ``save``.
+
+    Without h0 or c0 they are zero, and cn has the dtype of gates.
+    """
     steps, batch, _, width = gates.shape
     groups, _, size, _ = weight.shape
     dtype, device = gates.dtype, gates.device
@@ -45,19 +50,18 @@ def forward(
     inputs = (
         (gates if dtype == torch.float32 else gates.mT).contiguous(),
         _operand(weight, dtype if of_token else operand_dtype(dtype)),
-        _operand(bias, torch.float32),
+        _operand(bias, _taken(bias, dtype)),
         _operand(h0, dtype),
-        _operand(c0, torch.float32),
+        _operand(c0, _taken(c0, dtype)),
         _lengths(lengths, device),
     )
-    out = torch.empty((steps, batch, width), dtype=dtype, device=device)
-    hn = torch.empty((batch, width), dtype=dtype, device=device)
-    cn = torch.empty((batch, width), dtype=torch.float32, device=device)
-    activations, cells = saved_like(gates, save)
-    exchange = _exchange(launch, steps, groups, batch, device)
-    outputs = (out, hn, cn, *((activations, cells) if save else (None, None)), exchange)
-    launch_on(launch, device, (*inputs, *outputs), (steps, batch, groups, int(reverse)))
-    return out, hn, cn.to(c0.dtype), activations, cells
+    out, hn = gates.new_empty(steps, batch, width), gates.new_empty(batch, width)
+    cn = gates.new_empty(batch, width, dtype=_taken(c0, dtype))
+    saved = saved_like(gates, save)
+    outputs = (out, hn, cn, *(saved if save else (None, None)), _exchange(launch, gates, groups))
+    kinds = (_taken(bias, dtype) == dtype, cn.dtype == dtype)
+    launch_on(launch, device, (*inputs, *outputs), (steps, batch, groups, reverse, *kinds))
+    return out, hn, cn if c0 is None or cn.dtype == c0.dtype else cn.to(c0.dtype), *saved
 
 
 def gradients_like(out: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,9 +76,10 @@ def gradients_like(out: Tensor) -> tuple[Tensor, Tensor]:
     return out.new_empty(steps, batch, width, 4).mT, bias
 
 
-def state_gradients_like(h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor]:
-    """Unwritten gradients of h0 and c0 (B, M), float32."""
-    h, c = (state.new_empty(state.shape, dtype=torch.float32) for state in (h0, c0))
+def state_gradients_like(out: Tensor, h0: Tensor | None, c0: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Unwritten gradients of h0 and c0 (B, M), float32, also where they were not given."""
+    _, batch, width = out.shape
+    h, c = (out.new_empty(batch, width, dtype=torch.float32) for _ in range(2))
     return h, c
 
 
@@ -83,8 +88,8 @@ def backward(
     grad_hn: Tensor | None,
     grad_cn: Tensor | None,
     weight: Tensor,
-    h0: Tensor,
-    c0: Tensor,
+    h0: Tensor | None,
+    c0: Tensor | None,
     out: Tensor,
     activations: Tensor,
     cells: Tensor,
@@ -110,16 +115,16 @@ def backward(
         cells,
         lengths,
     )
-    dgates = torch.empty((steps, batch, width, 4), dtype=operand_dtype(dtype), device=device)
+    dgates = out.new_empty(steps, batch, width, 4, dtype=operand_dtype(dtype))
     if launch.cooperative:
         dgates.view(torch.int16).fill_(-1)  # the grid variant's "not there yet"
-    dh0, dc0 = state_gradients_like(h0, c0)
-    bias_parts = torch.empty((launch.bias_rows, width, 4), dtype=torch.float32, device=device)
-    tensors, numbers = (*inputs, dgates, dh0, dc0, bias_parts), (steps, batch, groups, int(reverse))
+    dh0, dc0 = state_gradients_like(out, h0, c0)
+    bias_parts = out.new_empty(launch.bias_rows, width, 4, dtype=torch.float32)
+    tensors, numbers = (*inputs, dgates, dh0, dc0, bias_parts), (steps, batch, groups, reverse)
     if dtype == torch.float32:
         largest, down = gradient_scale(grads, device), dh0.new_empty(1)
         result = out.new_empty(steps, batch, 4, width)
-        launch_on(launch, device, (*tensors, largest, result, down), (*numbers, len(largest)))
+        launch_on(launch, device, (*tensors, largest, result, down), (*numbers, largest.shape[0]))
     else:
         result, down = dgates.mT, None
         launch_on(launch, device, tensors, numbers)
@@ -150,7 +155,7 @@ def weight_gradient(
         product = torch.bmm(left, right)
     if factor is not None:
         product = product.float().mul_(factor)
-    return _by_gate(product.to(dtype), size)
+    return _by_gate(product if product.dtype == dtype else product.to(dtype), size)
 
 
 def weight_gradient_like(weight: Tensor) -> Tensor:
@@ -161,7 +166,7 @@ def weight_gradient_like(weight: Tensor) -> Tensor:
 
 def _by_gate(product: Tensor, size: int) -> Tensor:
     """(G, D·4, padded) as (G, 4, D, D)."""
-    return product.view(product.shape[0], size, 4, -1)[..., :size].transpose(1, 2)
+    return product.view(product.shape[0], size, 4, -1).narrow(3, 0, size).transpose(1, 2)
 
 
 def _launch(
@@ -179,12 +184,17 @@ def _launch(
     return launch
 
 
-def _exchange(launch: Launch, steps: int, groups: int, batch: int, device: torch.device) -> Tensor | None:
+def _exchange(launch: Launch, gates: Tensor, groups: int) -> Tensor | None:
     """Where blocks of the grid variant pass h on: all ones means "not there yet"."""
     if not launch.cooperative:
         return None
-    padded = dict(launch.constants)["PADDED"]
-    return torch.full((steps, groups, batch, padded), -1, dtype=torch.int16, device=device)
+    shape = (gates.shape[0], groups, gates.shape[1], dict(launch.constants)["PADDED"])
+    return torch.full(shape, -1, dtype=torch.int16, device=gates.device)
+
+
+def _taken(tensor: Tensor | None, dtype: torch.dtype) -> torch.dtype:
+    """What bias or c0 are handed over in: the dtype of gates, or float32."""
+    return dtype if tensor is None or tensor.dtype == dtype else torch.float32
 
 
 def _operand(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
       if (length[n] < 0) continue;
       d[n] = {};
       i64 state = column[n] * (i64)width + at_unit;
-      float before = s ? recall_cell(c_before[n]) : args.c0[state];
+      float before = s ? recall_cell(c_before[n]) : args.c0 ? args.c0[state] : 0.f;
       if (s < length[n]) {
         float dh = scale.up * to_float(grad[n]);
         if (s + 1 < length[n]) dh += collect(n, done & 1);

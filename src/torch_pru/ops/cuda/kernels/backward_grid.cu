@@ -80,7 +80,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_grid(const __g
         Gates d = {};
         if (s < length[i]) {
           i64 state = column * (i64)width + group * D + first_unit + item % UNITS;
-          float dh = scale.up * to_float(grad[i]), before = s ? recall_cell(c_before[i]) : args.c0[state];
+          float dh = scale.up * to_float(grad[i]);
+          float before = s ? recall_cell(c_before[i]) : args.c0 ? args.c0[state] : 0.f;
           if (s + 1 < length[i]) dh += collect(sums, item);
           else if (args.grad_hn) dh += scale.up * to_float(args.grad_hn[state]);
           Four exact = retreat(recall(saved[i]), recall_cell(c[i]), before, dh, dcell[column * UNITS + item % UNITS]);

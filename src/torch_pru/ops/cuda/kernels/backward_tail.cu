@@ -7,7 +7,7 @@ typedef Number<H0_32> Initial;
 
 struct TailArgs {
   const Output* out;       // (T, B, G, D)
-  const Initial* h0;       // (B, G, D)
+  const Initial* h0;       // (B, G, D), or null: zeros
   const i64* lengths;      // (B) or null
   const float* parts;      // (rows, M, 4)
   u16* before;             // (T, B, G, 8 * PACKS)
@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) backward_tail(TailArgs a) 
       Pack<Output, AT_ONCE> part = {};
       if (place + k < D) {
         if (initial < 0) part = load<AT_ONCE>(a.out + (row + neighbour) * D + place + k);
-        else for (int j = 0; j < AT_ONCE; j++) set(part.at[j], to_float(a.h0[initial * D + place + k + j]));
+        else if (a.h0) for (int j = 0; j < AT_ONCE; j++) set(part.at[j], to_float(a.h0[initial * D + place + k + j]));
       }
       for (int j = 0; j < AT_ONCE; j++) set(h.at[k + j], to_float(part.at[j]));
     }

@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
   __syncthreads();
   for (int e = threadIdx.x; e < TILE; e += THREADS) {
     int place = e / (8 * COLUMNS) * 8 + e % 8, column = first + e / 8 % COLUMNS, unit = unit_in(place);
-    if (unit >= 0 && column < batch) shared[e] = operand(args.h0[(i64)column * width + group * D + unit]);
+    if (args.h0 && unit >= 0 && column < batch) shared[e] = operand(args.h0[(i64)column * width + group * D + unit]);
   }
   counters_start(arrived, (CLUSTER - 1) * SHARE * 2);
   publish();
@@ -46,9 +46,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
   Gates next[TILES];
   int length[TILES], column[TILES];
   Four bias = {0, 0, 0, 0};
-  if (args.bias && unit >= 0)
-    bias = {args.bias[at_unit], args.bias[width + at_unit], args.bias[2 * width + at_unit],
-            args.bias[3 * width + at_unit]};
+  if (unit >= 0) bias = bias_of(args, at_unit, width);
   auto gates_at = [&](int s, int n) {
     i64 row = (i64)time_of(s, length[n], args.reverse) * batch + column[n];
     return load_gates(args.gates, row * width + at_unit, at_unit, width);
@@ -59,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
     column[n] = first + inside;
     bool mine = inside < COLUMNS && column[n] < batch && unit >= 0;
     length[n] = mine ? length_of(args.lengths, column[n], steps) : -1;
-    c[n] = mine ? args.c0[column[n] * (i64)width + at_unit] : 0.f;
+    c[n] = mine ? given(args.c0, column[n] * (i64)width + at_unit, args.real_cells) : 0.f;
     if (mine) next[n] = gates_at(0, n);
   }
 
@@ -118,8 +116,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
   for (int n = 0; n < TILES; n++)
     if (length[n] >= 0) {
       i64 at = column[n] * (i64)width + at_unit;
-      args.cn[at] = c[n];
-      if (length[n] == 0) args.hn[at] = args.h0[at];
+      leave_cell(args, at, c[n]);
+      if (length[n] == 0) args.hn[at] = args.h0 ? args.h0[at] : Real(0);
     }
   cluster_barrier();                                   // no block leaves while a copy from or to it is under way
 }

@@ -27,8 +27,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_grid(const __gr
     int unit = first_unit + item % UNITS, column = item / UNITS;
     bool real = unit < D && column < batch;
     i64 at = column * (i64)width + group * D + unit;
-    if (column < batch) cell[item] = real ? args.c0[at] : 0.f;
-    offer(0, unit, column, real ? narrow(to_float(args.h0[at])) : 0);  // a NaN of all ones would never count as there
+    if (column < batch) cell[item] = real ? given(args.c0, at, args.real_cells) : 0.f;
+    u16 h = real && args.h0 ? narrow(to_float(args.h0[at])) : 0;  // a NaN of all ones would never count as there
+    offer(0, unit, column, h);
   }
 
   int parity = 0;
@@ -65,8 +66,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_grid(const __gr
           if (s < length[i]) {
             Four z = to_four(gates[i]);
             if (args.bias) {
-              const float* bias = args.bias + group * D + unit;
-              z.i += bias[0]; z.f += bias[width]; z.g += bias[2 * width]; z.o += bias[3 * width];
+              const Four bias = bias_of(args, group * D + unit, width);
+              z.i += bias.i; z.f += bias.f; z.g += bias.g; z.o += bias.o;
             }
 #pragma unroll
             for (int w = 0; w < WARPS; w++) {
@@ -92,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_grid(const __gr
     int unit = first_unit + item % UNITS, column = item / UNITS;
     if (unit >= D) continue;
     i64 at = column * (i64)width + group * D + unit;
-    args.cn[at] = cell[item];
-    if (length_of(args.lengths, column, steps) == 0) args.hn[at] = args.h0[at];
+    leave_cell(args, at, cell[item]);
+    if (length_of(args.lengths, column, steps) == 0) args.hn[at] = args.h0 ? args.h0[at] : Real(0);
   }
 }

@@ -13,11 +13,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) forward_token(const __grid
   if (unit >= width) return;                           // a whole warp at once
   const i64 at = (i64)blockIdx.y * width + unit;
   const Gates gates = load_gates(args.gates, at, unit, width);  // asked for before the product, used after it
-  float c = args.c0[at];
+  float c = given(args.c0, at, args.real_cells);
   Four z = to_four(gates);
   if (args.bias) {
-    z.i += args.bias[unit]; z.f += args.bias[width + unit];
-    z.g += args.bias[2 * width + unit]; z.o += args.bias[3 * width + unit];
+    const Four bias = bias_of(args, unit, width);
+    z.i += bias.i; z.f += bias.f; z.g += bias.g; z.o += bias.o;
   }
 
   const int group = unit / D, to = unit % D;
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) forward_token(const __grid
   for (int turn = 0; turn < (D / 2 + 31) / 32; turn++) {
     const int k = turn * 32 + lane;
     const bool inside = k < D / 2;                     // no branch: the loads of all turns go out together
-    Pair pair = inside ? pair_at(h, k) : Pair{0.f, 0.f};
+    Pair pair = inside && args.h0 ? pair_at(h, k) : Pair{0.f, 0.f};
 #pragma unroll
     for (int gate = 0; gate < 4; gate++) {
       Pair weight = inside ? pair_at(row + gate * D * D, k) : Pair{0.f, 0.f};
@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) forward_token(const __grid
   set(value, advance(z, c));
   args.out[at] = value;
   args.hn[at] = value;
-  args.cn[at] = c;
+  leave_cell(args, at, c);
   if (args.activations) {
     args.activations[at] = keep(z);
     args.cells[at] = keep_cell(c);

@@ -18,17 +18,18 @@ typedef u16 Cell;
 struct ForwardArgs {
   const Real* gates;       // (T, B, M, 4); FLOAT: (T, B, 4, M)
   const u16* weight;       // (G, 4, D, D); FLOAT, of a single step: float32
-  const float* bias;       // (4, M) or null
-  const Real* h0;          // (B, M)
-  const float* c0;         // (B, M)
+  const void* bias;        // (4, M) or null
+  const Real* h0;          // (B, M), or null: zeros
+  const void* c0;          // (B, M), or null: zeros
   const i64* lengths;      // (B) or null
   Real* out;               // (T, B, M)
   Real* hn;                // (B, M)
-  float* cn;               // (B, M)
+  void* cn;                // (B, M), of the kind of c0
   Activations* activations;  // (T, B, M); null when nothing is kept
   Cell* cells;             // (T, B, M)
   u16* exchange;           // grid variant: (T, G, B, DP), all bits set beforehand
   i64 steps, batch, groups, reverse;
+  i64 real_bias, real_cells;  // whether bias, and whether c0 and cn, are Real; else they are float32
 };
 
 struct BackwardArgs {
@@ -36,7 +37,7 @@ struct BackwardArgs {
   const Real* grad_hn;     // (B, M) or null
   const float* grad_cn;    // (B, M) or null
   const u16* weight;       // (G, 4, D, D)
-  const float* c0;         // (B, M)
+  const float* c0;         // (B, M), or null: zeros
   const Activations* activations;
   const Cell* cells;
   const i64* lengths;
@@ -54,6 +55,21 @@ struct BackwardArgs {
   i64 parts;
 #endif
 };
+
+// An element of an array that is of Real, of float32, or null for zeros.
+DEVICE float given(const void* array, i64 at, i64 real) {
+  return !array ? 0.f : real ? to_float(((const Real*)array)[at]) : ((const float*)array)[at];
+}
+
+DEVICE void leave_cell(const ForwardArgs& args, i64 at, float c) {
+  if (args.real_cells) set(((Real*)args.cn)[at], c);
+  else ((float*)args.cn)[at] = c;
+}
+
+DEVICE Four bias_of(const ForwardArgs& args, i64 unit, int width) {
+  auto of_gate = [&](int gate) { return given(args.bias, gate * (i64)width + unit, args.real_bias); };
+  return {of_gate(0), of_gate(1), of_gate(2), of_gate(3)};
+}
 
 DEVICE int length_of(const i64* lengths, int column, int steps) { return lengths ? (int)lengths[column] : steps; }
 

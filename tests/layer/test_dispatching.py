@@ -1,0 +1,117 @@
+"""Who sees the operators of this package, and that nobody else waits for the dispatcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torch_pru import PRU
+from torch_pru.ops import library
+from torch_pru.ops.operators import is_watched
+
+OPERATORS = ["torch_pru.recurrence.default", "torch_pru.recurrence_backward.default"]
+
+
+class Noting(TorchDispatchMode):
+    """A mode that notes the operators of this package."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        if "torch_pru" in str(function):
+            self.seen.append(str(function))
+        return function(*arguments, **keywords or {})
+
+
+class OwnKind(Tensor):
+    """A tensor with something of its own."""
+
+
+def forward_and_backward(pru: PRU) -> list[Tensor]:
+    x = torch.linspace(-1, 1, 96).view(4, 3, 8).requires_grad_()
+    y = pru(x)[0]
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), [x, *pru.parameters()])]
+
+
+def test_a_mode_sees_them_and_changes_nothing():
+    pru, noting = PRU(8, 8), Noting()
+    expected = forward_and_backward(pru)
+    with noting:
+        found = forward_and_backward(pru)
+    assert noting.seen == OPERATORS
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_without_anybody_who_watches_the_dispatcher_is_not_called(monkeypatch: pytest.MonkeyPatch):
+    pru = PRU(8, 8)
+    expected = forward_and_backward(pru)
+    for operator in (library.forward, library.backward):
+        monkeypatch.setattr(operator, "_dispatched", None)
+    torch.testing.assert_close(forward_and_backward(pru), expected, rtol=0, atol=0)
+
+
+def test_a_tracer_keeps_them_whole():
+    pru = PRU(8, 8)
+    graph = make_fx(lambda x: pru(x)[0])(torch.randn(4, 3, 8))
+    assert sum("recurrence" in str(node.target) for node in graph.graph.nodes) == 1
+
+
+def test_tensors_without_data():
+    with FakeTensorMode():
+        assert PRU(8, 16)(torch.randn(4, 3, 8))[0].shape == (4, 3, 16)
+
+
+def under_vmap() -> bool:
+    seen: list[bool] = []
+
+    def note(x: Tensor) -> Tensor:
+        seen.append(is_watched((x,)))
+        return x
+
+    torch.func.vmap(note)(torch.ones(2))
+    return seen[0]
+
+
+def under_trace() -> bool:
+    seen: list[bool] = []
+
+    def note(x: Tensor) -> Tensor:
+        seen.append(is_watched((x,)))
+        return x + 1
+
+    torch.jit.trace(note, (torch.ones(2),), check_trace=False)
+    return seen[0]
+
+
+def beside_its_own_kind() -> bool:
+    return is_watched((torch.ones(2), [torch.ones(2).as_subclass(OwnKind)]))
+
+
+@pytest.mark.filterwarnings("ignore:.*jit.trace.*")
+@pytest.mark.parametrize("watched", [under_vmap, under_trace, beside_its_own_kind])
+def test_others_who_watch(watched: Callable[[], bool]):
+    assert watched()
+
+
+def test_nobody_watches():
+    arguments = (
+        torch.ones(2),
+        torch.nn.Parameter(torch.ones(2)),
+        [torch.ones(2)],
+        None,
+        1,
+        True,
+        0.5,
+        "loop",
+    )
+    assert not is_watched((*arguments, torch.float16))
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        assert not is_watched(arguments)
