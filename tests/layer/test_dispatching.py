@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_pru import PRU
@@ -58,15 +60,67 @@ def test_without_anybody_who_watches_the_dispatcher_is_not_called(monkeypatch: p
     torch.testing.assert_close(forward_and_backward(pru), expected, rtol=0, atol=0)
 
 
-def test_a_tracer_keeps_them_whole():
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+def test_a_tracer_keeps_them_whole(pre_dispatch: bool):
     pru = PRU(8, 8)
-    graph = make_fx(lambda x: pru(x)[0])(torch.randn(4, 3, 8))
+    graph = make_fx(lambda x: pru(x)[0], pre_dispatch=pre_dispatch)(torch.randn(4, 3, 8))
     assert sum("recurrence" in str(node.target) for node in graph.graph.nodes) == 1
 
 
 def test_tensors_without_data():
     with FakeTensorMode():
         assert PRU(8, 16)(torch.randn(4, 3, 8))[0].shape == (4, 3, 16)
+
+
+def test_a_tensor_on_meta_takes_no_time():
+    """Five hundred million steps, of which none is made."""
+    y = PRU(8, 16, device="meta")(torch.empty(500_000_000, 3, 8, device="meta"))[0]
+    assert y.shape == (500_000_000, 3, 16)
+    assert y.is_meta
+
+
+def test_batched_gradients():
+    """One backward pass for several gradients, by a ``vmap`` that is not ``torch.func``'s."""
+    pru, x = PRU(8, 8), torch.randn(4, 3, 8, requires_grad=True)
+    y = pru(x)[0]
+    grads = torch.randn(2, *y.shape)
+    found = torch.autograd.grad(y, x, grads, is_grads_batched=True, retain_graph=True)[0]
+    torch.testing.assert_close(found, torch.stack([torch.autograd.grad(y, x, g, True)[0] for g in grads]))
+
+
+def test_no_gradient_where_autograd_is_left_out():
+    """As inside of an operator that somebody else has made of a PRU."""
+    pru, x = PRU(8, 8), torch.randn(4, 3, 8)
+    with torch._C._AutoDispatchBelowAutograd():
+        assert not pru(x)[0].requires_grad
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_forward_gradients_are_refused(trained: bool):
+    pru, x = PRU(8, 8).requires_grad_(trained), torch.randn(4, 3, 8)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        pru(forward_ad.make_dual(x, torch.ones_like(x)))
+
+
+def test_a_profiler_names_them():
+    pru = PRU(8, 8)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        pru(torch.randn(4, 3, 8))[0].sum().backward()
+    names = {event.key for event in profile.key_averages()}
+    assert {"torch_pru::recurrence", "torch_pru::recurrence_backward"} <= names
+
+
+def test_a_function_mode_sees_them():
+    seen: list[str] = []
+
+    class Noting(TorchFunctionMode):
+        def __torch_function__(self, function, types, arguments=(), keywords=None):
+            seen.append(str(function))
+            return function(*arguments, **keywords or {})
+
+    with Noting():
+        PRU(8, 8)(torch.randn(4, 3, 8))
+    assert "torch_pru.recurrence.default" in seen
 
 
 def under_vmap() -> bool:

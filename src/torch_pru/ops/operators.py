@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
+from torch._C import DispatchKey, DispatchKeySet
+from torch.autograd import Function, forward_ad
 
 from torch_pru.errors import PRUError
 
@@ -46,13 +47,14 @@ class Operator:
         torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=LIBRARY)
 
     def __call__(self, *arguments: Any) -> Any:
-        if is_watched(arguments):
+        if is_watched(arguments) or torch._C._dispatch_tls_is_dispatch_key_excluded(AUTOGRAD):
             return self._dispatched(*arguments)
         return self._with_autograd(self._run, arguments)
 
     def _with_autograd(self, run: Run, arguments: tuple[Any, ...]) -> Any:
         """``run``, or where a gradient is wanted what comes to it by :meth:`below_autograd`."""
-        if torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments):
+        backwards = torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments)
+        if backwards or forward_ad._current_level >= 0:  # forwards, a ``Function`` says that it cannot
             return self._differentiable(*arguments)
         with torch._C._AutoDispatchBelowAutograd():
             return run(*arguments)
@@ -64,16 +66,25 @@ class Operator:
             return run(*arguments)
 
 
+AUTOGRAD = DispatchKey.AutogradFunctionality
 PLAIN = frozenset((Tensor, nn.Parameter, type(None), bool, int, float, str, torch.dtype))
+BY_ITSELF = frozenset(
+    keys.raw_repr()
+    for keys in (
+        DispatchKeySet(DispatchKey.BackendSelect),  # in inference mode
+        DispatchKeySet(DispatchKey.BackendSelect) | DispatchKeySet(DispatchKey.ADInplaceOrView),
+    )
+)
+"""What the dispatcher goes through in a thread where no mode, transform, tracer or vmap is at work."""
 
 
 def is_watched(arguments: Iterable[Any]) -> bool:
-    """Whether a compiler, a transform, a mode or a kind of tensor has a say in what an operator does."""
+    """Whether a compiler, a transform, a mode, a profiler or a kind of tensor has to do with an operator."""
     return (
         torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._is_tracing()
+        or torch._C._dispatch_tls_local_include_set().raw_repr() not in BY_ITSELF
+        or torch._C._len_torch_function_stack() > 0
+        or torch.autograd._profiler_enabled()
         or not _are_plain(arguments)
     )
 
@@ -81,7 +92,11 @@ def is_watched(arguments: Iterable[Any]) -> bool:
 def _are_plain(arguments: Iterable[Any]) -> bool:
     for argument in arguments:
         kind = type(argument)
-        if kind not in PLAIN and not ((kind is list or kind is tuple) and _are_plain(argument)):
+        if kind is list or kind is tuple:
+            plain = _are_plain(argument)
+        else:
+            plain = kind in PLAIN and not (kind is Tensor and argument.is_meta)
+        if not plain:
             return False
     return True
 

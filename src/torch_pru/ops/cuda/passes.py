@@ -130,7 +130,7 @@ def backward_tail(
     constants = (
         ("BF16", int(out.dtype == torch.bfloat16)),
         ("OUT_32", int(out.dtype == torch.float32)),
-        ("H0_32", int(h0 is not None and h0.dtype == torch.float32)),
+        ("H0_32", int((out if h0 is None else h0).dtype == torch.float32)),
         ("D", size),
     )
     numbers = (steps, batch, groups, reverse, bias_parts.shape[0])
