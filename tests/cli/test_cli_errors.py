@@ -12,6 +12,7 @@ import torch
 from command import invoke as pru
 from typer.testing import CliRunner
 
+import torch_pru
 from torch_pru.cli import app
 from torch_pru.cli.app import status_of
 from torch_pru.errors import PRUError
@@ -71,6 +72,8 @@ def test_the_readme_names_every_command() -> None:
         (["train", "quickstart", "ptb-nothing"], "there is no recipe 'ptb-nothing'"),
         (["train", "quickstart", "ptb-pru-g4", "--set", "groups=3"], "groups=3 does not divide"),
         (["train", "--device", "tpu9"], "device="),
+        (["train", "."], "text of your own is a setting: --set corpus=FOLDER"),
+        (["train", "--set", "corpus=a.txt"], "or a folder with train.txt, valid.txt and test.txt"),
         (["resume", "nowhere"], "there is no run in nowhere"),
         (["finetune", "nowhere"], "there is no run in nowhere"),
         (["evaluate", "nowhere"], "there is no run in nowhere"),
@@ -98,6 +101,10 @@ def test_a_mistake_is_one_line_and_status_2(
     assert line.startswith("pru: error: ")
     assert expected in line
     assert "Traceback" not in errors
+
+
+def test_version() -> None:
+    assert pru("--version") == (0, f"torch-pru {torch_pru.__version__}\n", "")
 
 
 def test_a_wrong_option_has_status_2() -> None:

@@ -59,6 +59,28 @@ def test_a_larger_batch_or_another_text_is_not_kept(run: Path, tmp_path: Path) -
     assert (run / "scores.json").read_text() == before
 
 
+def test_words_of_a_text_that_are_unknown_are_counted(run: Path, tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("the cat saw a zebra\nand <unk>\na yak\n")
+    line = "not in the run's vocabulary, so read as <unk>: 2 of 9 words (22.2%)"
+    assert pru("evaluate", run, "--text", text).splitlines()[-1] == line
+    shown = json.loads(pru("evaluate", run, "--text", text, "--json"))
+    assert (shown["unknown_words"], shown["words"]) == (2, 9)
+    text.write_text("the cat saw a <unk>\n")
+    assert "vocabulary" not in pru("evaluate", run, "--text", text)
+    assert "unknown_words" not in json.loads(pru("evaluate", run, "--json"))
+
+
+def test_scores_are_whole_on_a_narrow_terminal(run: Path, tmp_path: Path) -> None:
+    text = tmp_path / "a-file-with-a-long-name.txt"
+    text.write_text("the cat saw a dog\n" * 200)
+    _, shown, _ = invoke("evaluate", run, "--text", text, COLUMNS="40")
+    assert max(map(len, shown.splitlines())) <= 40
+    assert "…" not in shown
+    assert shown.split()[:2] == ["perplexity", "tokens"]
+    assert "1,199" in shown
+
+
 def test_tuned_settings_are_used_from_then_on(run: Path) -> None:
     assert "published defaults, not tuned" in pru("evaluate", run, "--cache")
     tuned = pru("evaluate", run, "--cache", "--tune")
@@ -95,6 +117,19 @@ def test_generate(run: Path) -> None:
     assert pru("generate", run, "--temperature", 0, "--words", 5) == pru(
         "generate", run, "--top-k", 1, "--words", 5
     )
+
+
+def test_words_of_a_prompt_that_are_unknown_are_named(run: Path) -> None:
+    status, shown, errors = invoke("generate", run, "--prompt", "the zebra saw a yak", "--words", 3)
+    assert status == 0
+    assert shown.startswith("the zebra saw a yak")
+    assert errors == "not in the run's vocabulary, so read as <unk>: zebra, yak\n"
+
+
+def test_a_finished_run_without_metrics_is_left_as_it_is(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    (copy / "metrics.jsonl").unlink()
+    assert pru("resume", copy) == f"next: pru evaluate {copy}\n"
 
 
 def test_finetune_and_report(run: Path, folder: Path) -> None:

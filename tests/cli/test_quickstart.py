@@ -29,17 +29,21 @@ def test_the_ending(
     model = LanguageModel(config.model, config.regularisation, len(corpus.vocabulary))
     weights = dict(model.named_parameters())
     save_checkpoint(run.checkpoints, Checkpoint(weights, weights, {}))
+    monkeypatch.setenv("COLUMNS", "40")
     show_quickstart(run)
     shown = capsys.readouterr().out
+    assert "…" not in shown
     scores = load_scores(run.path)
     assert scores is not None
     for split in ("valid", "test"):
         ids = corpus.split(split)
         bigram = kneser_ney_bigram_perplexity(corpus.train, ids, len(corpus.vocabulary))
-        line = next(line for line in shown.splitlines() if line.startswith(f"{split} perplexity"))
-        assert line.split()[2:4] == [f"{scores.perplexity('static', split):.2f}", f"{bigram:.2f}"]
+        line = next(line for line in shown.splitlines() if line.startswith(f"{split} "))
+        ours = scores.perplexity("static", split)
+        assert line.split()[1:] == [f"{ours:.2f}", f"{bigram:.2f}", f"{1 - ours / bigram:.0%}"]
     assert shown.count("\n\n  ") == 3  # three sentences, each after an empty line
     assert f"pru generate {run.path} --prompt" in shown
+    assert "pru train --set corpus=DIR" in shown
     (tmp_path / "a.txt").write_text("And God said.\n")  # not cut into the corpus's words yet
     ids = Evaluation(run, "cpu", "float32").encode(tmp_path / "a.txt")
     assert [run.vocabulary.word(number) for number in ids.tolist()] == ["and", "god", "said", ".", "<eos>"]

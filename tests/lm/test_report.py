@@ -103,11 +103,12 @@ def test_finetuned_runs_have_their_own_row(tmp_path: Path) -> None:
 
 def test_changed_and_unfinished_runs_count_in_no_table(tmp_path: Path) -> None:
     scores = {"static": {"valid": 50.0, "test": 50.0}}
-    changed = write_run(tmp_path / "changed", load_recipe("ptb-pru-g4", {"epochs": "3"}), results=scores)
+    changes = {"epochs": "3", "hidden": "[1000, 400]"}
+    changed = write_run(tmp_path / "changed", load_recipe("ptb-pru-g4", changes), results=scores)
     running = write_run(tmp_path / "running", load_recipe("ptb-pru-g2"), results=scores, finished=False)
     document = report([changed, running])
     assert "**50.00**" not in document
-    assert "epochs=3" in cells(document, "`changed`")
+    assert "hidden=[1000, 400], epochs=3" in cells(document, "`changed`")
     assert "trained, unfinished" in cells(document, "`running`")
 
 

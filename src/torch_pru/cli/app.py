@@ -9,6 +9,7 @@ import torch
 import typer
 from typer.core import TyperGroup
 
+import torch_pru
 from torch_pru.cli import analyze, data, evaluate, generate, recipes, report, settings, train
 from torch_pru.cli.console import complain, show_warning
 from torch_pru.errors import PRUError
@@ -73,17 +74,28 @@ for command in (
     app.command()(command)
 
 
+def show_version(wanted: bool) -> None:
+    """What ``--version`` does."""
+    if wanted:
+        typer.echo(f"torch-pru {torch_pru.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def common(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show where in the code an error came from.")
     ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=show_version, help="Show the version and exit."),
+    ] = False,
 ) -> None:
-    """Options of every command; `Commands.invoke` reads them."""
+    """Options of every command; `Commands.invoke` reads --debug."""
 
 
 def main() -> None:
-    """What the installed command ``pru`` calls.
+    """What ``pru`` and ``python -m torch_pru`` run.
 
     Example:
         >>> main()                                                          # doctest: +SKIP

@@ -76,7 +76,8 @@ def evaluate(
         for method in methods:
             work.tune(method, tune_tokens)
     found = {method: work.score(method, ids, batch) for method in ("static", *methods)}
-    show(str(text or split), found, set(work.scores.tuning), as_json=as_json)
+    unknown = None if text is None else work.count_unknown(text)
+    show(str(text or split), found, set(work.scores.tuning), unknown, as_json=as_json)
     if text is None and batch == 1:
         for method, entry in found.items():
             work.scores.results.setdefault(method, {})[split] = entry
@@ -134,6 +135,12 @@ class Evaluation:
 
         return encode_text(text, self.run.vocabulary, word_splitter(self.run.config.data.corpus))
 
+    def count_unknown(self, text: Path) -> tuple[int, int]:
+        """How many words of a file the run does not know, and how many words there are."""
+        from torch_pru.lm.data import count_unknown, word_splitter
+
+        return count_unknown(text, self.run.vocabulary, word_splitter(self.run.config.data.corpus))
+
     @cached_property
     def statistics(self) -> GradientStatistics:
         """Gradients over the training text, for dynamic evaluation."""
@@ -176,29 +183,38 @@ class Evaluation:
         return entry(found, device_name(self.model), self.precision, settings)
 
 
-def show(text: str, found: dict[str, dict[str, Any]], tuned: set[str], *, as_json: bool) -> None:
-    """Print the scores of a text, by method."""
+def show(
+    text: str,
+    found: dict[str, dict[str, Any]],
+    tuned: set[str],
+    unknown: tuple[int, int] | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the scores of a text, by method; of a file also its unknown words and all its words."""
     console = output()
     if as_json:
-        console.print_json(json.dumps({"text": text, **found}))
+        counts = {} if unknown is None else dict(zip(("unknown_words", "words"), unknown, strict=True))
+        console.print_json(json.dumps({"text": text, **counts, **found}))
         return
-    table = Table("", box=None, pad_edge=False)
-    for heading in ("perplexity", "nats", "tokens", "seconds"):
-        table.add_column(heading, justify="right")
+    formats = {"perplexity": ".2f", "nll": ".4f", "tokens": ",", "seconds": ".1f"}
+    if console.width < 60:
+        del formats["nll"], formats["seconds"]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", overflow="fold")
+    for name in formats:
+        table.add_column("nats" if name == "nll" else name, justify="right", no_wrap=True)
     for method, entry in found.items():
-        table.add_row(
-            f"{text}, {method}",
-            f"{entry['perplexity']:.2f}",
-            f"{entry['nll']:.4f}",
-            f"{entry['tokens']:,}",
-            f"{entry['seconds']:.1f}",
-        )
+        table.add_row(f"{text}, {method}", *(format(entry[name], form) for name, form in formats.items()))
     console.print(table)
     for method, entry in found.items():
         if "settings" in entry:
             values = ", ".join(f"{name} {value:g}" for name, value in entry["settings"].items())
             origin = "tuned on validation" if method in tuned else "published defaults, not tuned"
             console.print(f"{method}: {values} ({origin})", soft_wrap=True)
+    if unknown is not None and unknown[0]:
+        share = f"{unknown[0]:,} of {unknown[1]:,} words ({unknown[0] / unknown[1]:.1%})"
+        console.print(f"not in the run's vocabulary, so read as <unk>: {share}", soft_wrap=True)
 
 
 def device_name(model: LanguageModel) -> str:

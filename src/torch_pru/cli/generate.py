@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from torch_pru.cli.console import output
+from torch_pru.cli.console import messages, output
 
 
 def generate(
@@ -39,11 +39,12 @@ def generate(
     from torch_pru.lm.training.precision import computing
 
     folder = RunFolder.open(run)
+    vocabulary = folder.vocabulary
     given = word_splitter(folder.config.data.corpus)(prompt)
     chosen = choose_device(device)
     drawn = generate_words(
         folder.model(device=chosen),
-        folder.vocabulary,
+        vocabulary,
         given,
         temperature=temperature,
         top_k=top_k,
@@ -51,6 +52,8 @@ def generate(
         seed=seed,
         unknown=unknown,
     )
+    if unread := ", ".join(word for word in given if word not in vocabulary):
+        messages().print(f"not in the run's vocabulary, so read as <unk>: {unread}", soft_wrap=True)
     console = output()
     with computing(folder.config.training.precision, chosen):
         for piece in lines_of(given, islice(drawn, words)):

@@ -19,6 +19,7 @@ NEXT = """\
 What to try next:
   pru generate {run} --prompt "In the beginning" --temperature 0.8
   pru evaluate {run} --split test --cache --tune
+  pru train --set corpus=DIR   your own train.txt, valid.txt and test.txt
   pru recipes                  the paper's models
   pru data ptb                 then: pru train ptb-pru-g4"""
 
@@ -31,8 +32,8 @@ def show_quickstart(run: RunFolder) -> None:
 
     console = output()
     work = Evaluation(run, run.config.training.device, "float32")
-    table = Table("", box=None, pad_edge=False)
-    for heading in ("this model", "Kneser-Ney bigram", "better by"):
+    table = Table("perplexity", box=None, pad_edge=False)
+    for heading in ("this\nmodel", "Kneser-Ney\nbigram", "better\nby"):  # in two lines it fits 40 columns
         table.add_column(heading, justify="right")
     for split in ("valid", "test"):
         ids = work.corpus.split(split)
@@ -40,7 +41,7 @@ def show_quickstart(run: RunFolder) -> None:
         work.scores.results.setdefault("static", {})[split] = entry
         bigram = kneser_ney_bigram_perplexity(work.corpus.train, ids, len(work.corpus.vocabulary))
         ours = entry["perplexity"]
-        table.add_row(f"{split} perplexity", f"{ours:.2f}", f"{bigram:.2f}", f"{1 - ours / bigram:.0%}")
+        table.add_row(split, f"{ours:.2f}", f"{bigram:.2f}", f"{1 - ours / bigram:.0%}")
     save_scores(work.scores, run.path)
     console.print(table)
     words = generate(work.model, run.vocabulary, temperature=0.8, seed=run.config.training.seed)

@@ -209,14 +209,14 @@ def ending(run: RunFolder) -> None:
     if run.config.data.corpus == "king-james":
         show_quickstart(run)
         return
-    epochs = run.epochs()
-    best = min(epochs, key=lambda line: line["valid_loss"])
     console = output()
-    console.print(
-        f"{run.path}: best validation perplexity {best['valid_perplexity']:.2f} at epoch {best['epoch']} of "
-        f"{len(epochs)} (at batch {run.config.training.valid_batch}, which only steers)",
-        soft_wrap=True,
-    )
+    if epochs := run.epochs():  # none where metrics.jsonl is lost
+        best = min(epochs, key=lambda line: line["valid_loss"])
+        console.print(
+            f"{run.path}: best validation perplexity {best['valid_perplexity']:.2f} at epoch {best['epoch']} "
+            f"of {len(epochs)} (at batch {run.config.training.valid_batch}, which only steers)",
+            soft_wrap=True,
+        )
     console.print(f"next: pru evaluate {run.path}", soft_wrap=True)
 
 

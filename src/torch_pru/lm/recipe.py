@@ -60,7 +60,10 @@ def find_recipe(name: str, *, beside: Path) -> Path:
         return path
     path = FOLDER / f"{name}.toml"
     if not path.is_file():
-        raise PRUError(f"there is no recipe {name!r}{nearest(name, list_recipes())}")
+        hint = nearest(name, list_recipes())
+        if (beside / name).exists():
+            hint = "; a recipe file ends in .toml, and text of your own is a setting: --set corpus=FOLDER"
+        raise PRUError(f"there is no recipe {name!r}{hint}")
     return path
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch_pru.lm.paper import (
     ABLATIONS,
@@ -219,7 +221,7 @@ def run_table(results: Sequence[Result]) -> str:
         [
             f"`{one.folder.name}`",
             ", ".join(one.recipes) or one.nearest,
-            ", ".join(f"{key}={value}" for key, value in one.changes.items()) or "–",
+            ", ".join(f"{key}={typed(value)}" for key, value in one.changes.items()) or "–",
             ("finetuned" if one.finetuned else "trained") + ("" if one.finished else ", unfinished"),
             str(one.seed),
             one.config.training.precision,
@@ -229,12 +231,32 @@ def run_table(results: Sequence[Result]) -> str:
             str(one.best_epoch),
             f"{one.minutes:.0f}",
             one.device,
-            one.commit[:10] or "–",
+            short_commit(one.commit) or "–",
         ]
         for one in results
     ]
     text = "Runs with changed settings, and those that have not come to their end, count in no table above."
     return f"## Every run\n\n{text}\n\n" + table(heading, rows)
+
+
+def typed(value: Any) -> str:
+    """A setting's value as it is typed after ``--set``.
+
+    Example:
+        >>> typed((200, 200)), typed(True), typed("ptb")
+        ('[200, 200]', 'true', 'ptb')
+    """
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def short_commit(commit: str) -> str:
+    """Ten digits, and the ``+`` of changed files.
+
+    Example:
+        >>> short_commit("0123456789abcdef"), short_commit("0123456789abcdef+")
+        ('0123456789', '0123456789+')
+    """
+    return commit[:10] + ("+" if commit.endswith("+") else "")
 
 
 def runs_of(recipe: str, finetuned: bool, results: Sequence[Result]) -> list[Result]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.data import Vocabulary, encode_text, load_corpus, text, word_splitter
+from torch_pru.lm.data import Vocabulary, count_unknown, encode_text, load_corpus, text, word_splitter
 
 SPLITS = ("train", "valid", "test")
 
@@ -99,7 +99,9 @@ def test_text_is_cut_into_words_as_the_corpus_is(tmp_path: Path) -> None:
     words = ["<eos>", "<unk>", "my", "brother", "'s", ",", "said", "My"]
     split = word_splitter("king-james")
     assert encode_text(path, Vocabulary(words), split).tolist() == [2, 3, 4, 0, 1, 5, 6, 0]
+    assert count_unknown(path, Vocabulary(words), split) == (0, 6)
     assert encode_text(path, Vocabulary(words), word_splitter("ptb")).tolist() == [7, 1, 0, 1, 6, 0]
+    assert count_unknown(path, Vocabulary(words)) == (2, 4)  # brother's and <unk>, with a comma
     with pytest.raises(PRUError, match="line 2: '<unk>'"):
         encode_text(path, Vocabulary([word for word in words if word != "<unk>"]), split)
 

@@ -85,7 +85,8 @@ def load_corpus(name_or_folder: str | Path, *, data_root: str | Path | None = No
         known = [*CORPORA, "king-james"]
         raise PRUError(
             f"corpus '{name_or_folder}' is neither a folder nor a known corpus; "
-            f"use {', '.join(map(repr, known))} or a folder{nearest(str(name_or_folder), known)}"
+            f"use {', '.join(map(repr, known))} or a folder with train.txt, valid.txt and test.txt"
+            f"{nearest(str(name_or_folder), known)}"
         )
     return _load_folder(folder, None)
 
@@ -129,6 +130,29 @@ def encode_text(path: str | Path, vocabulary: Vocabulary, split: Split = str.spl
     if vocabulary.unknown is None:
         _check_known(path, vocabulary, split)
     return torch.cat([vocabulary.encode(words) for words in read_words(path, split)])
+
+
+def count_unknown(path: str | Path, vocabulary: Vocabulary, split: Split = str.split) -> tuple[int, int]:
+    """How many words of a text file are outside the vocabulary, and how many words it has.
+
+    An ``<unk>`` that stands in the file is a word of the vocabulary, and ``<eos>`` is none.
+
+    Args:
+        path, vocabulary, split: as for `encode_text`.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "a.txt"
+        >>> _ = path.write_text("god said\\n")
+        >>> count_unknown(path, Vocabulary(["<eos>", "<unk>", "god"]))
+        (1, 2)
+    """
+    unknown = total = 0
+    for block in read_words(Path(path), split):
+        words = [word for word in block if word != EOS]
+        unknown += sum(word not in vocabulary for word in words)
+        total += len(words)
+    return unknown, total
 
 
 def _check_known(path: Path, vocabulary: Vocabulary, split: Split) -> None:
