@@ -40,7 +40,9 @@ def draw(data: Mapping[str, LearningCurve]) -> Figure:
         # Within a decade or two the powers of ten alone would leave the axis bare.
         axes.yaxis.set_minor_formatter(plain if high / low < 20 else NullFormatter())
         axes.tick_params(axis="y", which="minor", labelsize=7)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(visible=True, axis="y", which="minor")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+        axes.set_xlim(left=0)
         axes.set_xlabel("epoch")
         axes.set_ylabel("perplexity (log scale)")
         axes.set_title(corpus)

@@ -46,7 +46,7 @@ def draw(data: Mapping[str, EmbeddingVariance], measure: str) -> Figure:
     words = next(iter(data.values())).words
     tags = [tag for tag in CATEGORIES if tag in words]
     series = list(all_series(data))
-    figure = new_figure(0.6 + len(tags) * (0.06 * len(series) + 0.1))
+    figure = new_figure(0.6 + len(tags) * (0.075 * len(series) + 0.1))
     axes = figure.subplots()
     for number, one in enumerate(series):
         _draw_series(axes, one, tags, (number + 0.5) / len(series) - 0.5, measure)
