@@ -30,7 +30,7 @@ def draw_maps(data: Mapping[str, Coverage]) -> Figure:
         image = axes.imshow(
             np.maximum(parts, 1e-2),
             aspect="auto",
-            interpolation="none",  # one pixel an entry: an SVG stays small
+            interpolation="nearest",
             cmap=HEAT,
             norm=LogNorm(1e-2, 1),
             extent=(0.5, parts.shape[1] + 0.5, len(parts) + 0.5, 0.5),

@@ -54,8 +54,13 @@ def draw(data: Mapping[str, LearningCurve]) -> Figure:
 
 def _highest(curve: LearningCurve) -> float:
     """The largest perplexity after the first twentieth of a run."""
-    first = len(curve.epochs) // 20
+    first = _first_shown(curve)
     return max(*curve.train[first:], *curve.valid[first:])
+
+
+def _first_shown(curve: LearningCurve) -> int:
+    """How many epochs of a long run may lie above the panel."""
+    return len(curve.epochs) // 20
 
 
 def _draw_curve(axes: Axes, name: str, curve: LearningCurve, number: int) -> Line2D:
@@ -64,7 +69,8 @@ def _draw_curve(axes: Axes, name: str, curve: LearningCurve, number: int) -> Lin
     looks: dict[str, Any] = {
         "color": COLOURS[number % len(COLOURS)],
         "marker": MARKERS[number % len(MARKERS)],
-        "markevery": (number * step // 3 % step, step),  # beside those of the other runs
+        # Beside those of the other runs, and none at the upper edge, which would cut it.
+        "markevery": (_first_shown(curve) + (number + 1) * step // 3 % step, step),
     }
     axes.plot(curve.epochs, curve.train, "--", linewidth=1, **looks, markersize=2.5)
     (line,) = axes.plot(curve.epochs, curve.valid, "-", label=f"{name}: best {curve.best[1]:.2f}", **looks)

@@ -17,6 +17,7 @@ SIZE = 9.0  # points; with letters of one width, lines can be laid out by counti
 LETTER = 0.615 * SIZE / 72  # inches: a letter of DejaVu Sans Mono, 0.602, as wide as pixels may make it
 LINE = 0.225  # inches from line to line
 LETTERS = int((WIDTH - 0.3) / LETTER)  # of a line
+DARK = 0.72  # the relevance whose colour is as far from white as from black
 
 
 @style()
@@ -95,7 +96,8 @@ def wrap_guesses(found: Saliency) -> list[str]:
     """
     lines, line = [], "next:"
     for guess in found.guesses:
-        piece = f" {guess.word} {guess.probability:.3f}"
+        probability = f"{guess.probability:.3f}" if guess.probability >= 0.0005 else "<0.001"
+        piece = f" {guess.word} {probability}"
         if len(line) + len(piece) + 2 > LETTERS:  # a comma before it and one after
             lines.append(line + ",")
             line = "     "
@@ -123,7 +125,7 @@ def _draw_words(axes: Axes, found: Saliency, lines: list[list[int]], top: float)
             )
             axes.add_patch(box)
             looks = "bold" if position == found.predicted else "normal"
-            colour = "white" if share > 0.6 else "black" if position <= found.predicted else "#767676"
+            colour = "white" if share > DARK else "black" if position <= found.predicted else "#767676"
             _write(axes, left + width / 2, top, word, weight=looks, color=colour, ha="center")
             left += width + LETTER
         top += LINE
