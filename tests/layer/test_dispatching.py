@@ -72,10 +72,10 @@ def test_tensors_without_data():
         assert PRU(8, 16)(torch.randn(4, 3, 8))[0].shape == (4, 3, 16)
 
 
-def test_a_tensor_on_meta_takes_no_time():
-    """Five hundred million steps, of which none is made."""
-    y = PRU(8, 16, device="meta")(torch.empty(500_000_000, 3, 8, device="meta"))[0]
-    assert y.shape == (500_000_000, 3, 16)
+def test_on_meta_no_step_is_made(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(library.forward, "_run", None)
+    y = PRU(8, 16, device="meta")(torch.empty(400, 3, 8, device="meta"))[0]
+    assert y.shape == (400, 3, 16)
     assert y.is_meta
 
 

@@ -58,11 +58,6 @@ class Band:
     first: Tensor
     share: Tensor
 
-    @functools.cached_property
-    def width(self) -> int:
-        """The rows of a column's part."""
-        return len(self.share)
-
     def combine(self, values: Tensor) -> Tensor:
         """values (…, rows) times the matrix: (…, columns)."""
         rows = self.first.long()

@@ -80,7 +80,7 @@ def _forward(
     folded = module.fold(weights, tuple(windows[1:]), dtype) if keep.folded else folded_already(weights[0])
     operand = _operand(x, dtype, keep.columns)
     if residual:
-        every_gate = module.spread(_first(operand, features), gates)
+        every_gate = module.spread(_first_columns(operand, features), gates)
         result = every_gate.addmm_(operand, folded.t())  # one rounding of the whole sum
     else:
         result = torch.mm(operand, folded.t())
@@ -165,9 +165,9 @@ def _backward(
     grads = []
     if folded is not None:
         if residual:
-            total = module.collect(rows, gates).addmm_(rows, _first(folded, features)).to(input_dtype)
+            total = module.collect(rows, gates).addmm_(rows, _first_columns(folded, features)).to(input_dtype)
         else:
-            total = _first(_product(rows, folded, input_dtype), features)
+            total = _first_columns(_product(rows, folded, input_dtype), features)
         grads.append(total.view(*grad.shape[:-2], features))
     if operand is not None:
         # In 16 bits, as both factors are: half the bytes for a pass that does little but move them.
@@ -176,8 +176,8 @@ def _backward(
     return grads
 
 
-def _first(matrix: Tensor, columns: int) -> Tensor:
-    """Its first columns: without those that align it."""
+def _first_columns(matrix: Tensor, columns: int) -> Tensor:
+    """Without the columns that only align it."""
     return matrix if matrix.shape[1] == columns else matrix.narrow(1, 0, columns)
 
 

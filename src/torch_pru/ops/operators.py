@@ -68,7 +68,7 @@ class Operator:
 
 AUTOGRAD = DispatchKey.AutogradFunctionality
 PLAIN = frozenset((Tensor, nn.Parameter, type(None), bool, int, float, str, torch.dtype))
-BY_ITSELF = frozenset(
+UNWATCHED = frozenset(
     keys.raw_repr()
     for keys in (
         DispatchKeySet(DispatchKey.BackendSelect),  # in inference mode
@@ -82,7 +82,7 @@ def is_watched(arguments: Iterable[Any]) -> bool:
     """Whether a compiler, a transform, a mode, a profiler or a kind of tensor has to do with an operator."""
     return (
         torch.compiler.is_compiling()
-        or torch._C._dispatch_tls_local_include_set().raw_repr() not in BY_ITSELF
+        or torch._C._dispatch_tls_local_include_set().raw_repr() not in UNWATCHED
         or torch._C._len_torch_function_stack() > 0
         or torch.autograd._profiler_enabled()
         or not _are_plain(arguments)

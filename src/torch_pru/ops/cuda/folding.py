@@ -79,7 +79,7 @@ def _launch_fold(
     )
     first, share = [band.first for band in bands], [band.share for band in bands]
     tensors = (*weights, None, *first, None, *share, folded)
-    widths = [band.width for band in bands]
+    widths = [band.share.shape[0] for band in bands]
     launch = _launch(kernel, constants, folded)
     launch_on(launch, folded.device, tensors, (*units, 0, *widths, features, folded.shape[1]))
 

@@ -50,16 +50,16 @@ def forward(
     inputs = (
         (gates if dtype == torch.float32 else gates.mT).contiguous(),
         _operand(weight, dtype if of_token else operand_dtype(dtype)),
-        _operand(bias, _taken(bias, dtype)),
+        _operand(bias, _read_as(bias, dtype)),
         _operand(h0, dtype),
-        _operand(c0, _taken(c0, dtype)),
+        _operand(c0, _read_as(c0, dtype)),
         _lengths(lengths, device),
     )
     out, hn = gates.new_empty(steps, batch, width), gates.new_empty(batch, width)
-    cn = gates.new_empty(batch, width, dtype=_taken(c0, dtype))
+    cn = gates.new_empty(batch, width, dtype=_read_as(c0, dtype))
     saved = saved_like(gates, save)
     outputs = (out, hn, cn, *(saved if save else (None, None)), _exchange(launch, gates, groups))
-    kinds = (_taken(bias, dtype) == dtype, cn.dtype == dtype)
+    kinds = (_read_as(bias, dtype) == dtype, cn.dtype == dtype)
     launch_on(launch, device, (*inputs, *outputs), (steps, batch, groups, reverse, *kinds))
     return out, hn, cn if c0 is None or cn.dtype == c0.dtype else cn.to(c0.dtype), *saved
 
@@ -192,8 +192,8 @@ def _exchange(launch: Launch, gates: Tensor, groups: int) -> Tensor | None:
     return torch.full(shape, -1, dtype=torch.int16, device=gates.device)
 
 
-def _taken(tensor: Tensor | None, dtype: torch.dtype) -> torch.dtype:
-    """What bias or c0 are handed over in: the dtype of gates, or float32."""
+def _read_as(tensor: Tensor | None, dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which a kernel reads bias or c0: that of gates, or float32."""
     return dtype if tensor is None or tensor.dtype == dtype else torch.float32
 
 
