@@ -133,11 +133,15 @@ def test_a_finished_run_without_metrics_is_left_as_it_is(run: Path, tmp_path: Pa
 
 
 def test_finetune_and_report(run: Path, folder: Path) -> None:
-    pru("finetune", run)
+    status, _, errors = invoke("finetune", run, "--set", "groups=2")
+    assert status == 2
+    assert "finetuning --set groups=2: groups=2 cannot change" in errors
+    pru("finetune", run, "--set", "temporal=2.5")
     finetuned = folder / "runs" / "tiny-1-finetuned"
     document = pru("report", run, finetuned)
-    assert "| `tiny-1` |" in document
-    assert "| `tiny-1-finetuned` |" in document
+    first, second = (line for line in document.splitlines() if line.startswith("| `tiny-1"))
+    assert "temporal" not in first
+    assert "temporal=2.5" in second
     assert max(map(len, document.splitlines())) > 200  # tables are not wrapped to the terminal's width
 
 

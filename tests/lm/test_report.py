@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from torch_pru import PRUError
-from torch_pru.lm.config import Config
+from torch_pru.lm import recipe
+from torch_pru.lm.config import Config, second_stage
 from torch_pru.lm.evaluation.scores import Scores, load_scores, save_scores
 from torch_pru.lm.paper import ABLATIONS, ADAPTED, CORPORA, MAIN, POOLING, SWEEP
 from torch_pru.lm.recipe import config_text, list_recipes, load_recipe
 from torch_pru.lm.report import report
-from torch_pru.lm.results import keep, nearest_recipe, read_result
+from torch_pru.lm.results import keep, nearest_recipe, read_result, recipe_settings
 
 
 def write_run(
@@ -99,6 +100,24 @@ def test_finetuned_runs_have_their_own_row(tmp_path: Path) -> None:
     document = report([second, first])
     assert "**60.50**" in cells(document, "AWD-PRU g=4 M=1400", "ptb-awd-pru-g4")
     assert "**58.40**" in cells(document, "AWD-PRU g=4 M=1400, finetuned", "56.56")
+
+
+def test_a_finetuned_run_has_what_the_recipe_says_of_finetuning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipe, "FOLDER", tmp_path)
+    text = "[model]\nembedding = 8\nhidden = [8]\n[finetuning]\nhidden_dropout = 0.4\n"
+    (tmp_path / "mine.toml").write_text(text)
+    recipe_settings.cache_clear()
+    try:
+        config = load_recipe("mine")
+        trained = read_result(write_run(tmp_path / "a", config))
+        published = read_result(write_run(tmp_path / "b", config, stage="finetune"))
+        finetuned = read_result(write_run(tmp_path / "c", second_stage(config), stage="finetune"))
+    finally:
+        recipe_settings.cache_clear()
+    assert (trained.recipes, finetuned.recipes, published.recipes) == (("mine",), ("mine",), ())
+    assert published.changes == {"hidden_dropout": 0.25}
 
 
 def test_changed_and_unfinished_runs_count_in_no_table(tmp_path: Path) -> None:

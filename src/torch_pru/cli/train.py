@@ -162,27 +162,36 @@ def resume(
 
 def finetune(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of finished runs.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP),
+    ] = None,
 ) -> None:
     """Take finished runs further.
 
     The paper's second stage, from each RUN into RUN-finetuned: rounds of averaged SGD, repeated while
     validation improves. On a GPU several runs at the same time.
+
+    Settings are the run's, with what its recipe changes under [finetuning]; --set comes on top.
     """
     from torch_pru.lm import training
+    from torch_pru.lm.recipe import finetuning_settings
     from torch_pru.lm.run import RunFolder
     from torch_pru.lm.training.start import second_stage_folder
 
+    changes = parse_settings(settings)
     sources = [RunFolder.open(run) for run in runs]
     tasks = [
         Task(
             second_stage_folder(source.path),
-            source.config,
-            partial(training.finetune, source.path),
+            finetuning_settings(source.config, changes),
+            partial(training.finetune, source.path, overrides=changes),
             f"finetuning {source.path}",
         )
         for source in sources
     ]
-    carry_out(tasks, partial(training.finetune_together, [source.path for source in sources]), "finetuning")
+    together = partial(training.finetune_together, [source.path for source in sources], changes)
+    carry_out(tasks, together, "finetuning")
 
 
 def watched(work: Callable[..., Result], title: str, folders: Sequence[Path] = ()) -> Result:

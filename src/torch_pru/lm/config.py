@@ -1,4 +1,4 @@
-"""What a run is made of: four frozen sections of documented settings.
+"""What a run is made of: four frozen sections of documented settings, and what finetuning changes of them.
 
 A setting's name occurs in one section only, so ``--set epochs=3`` needs no section. The text beside each
 setting is what `pru settings` shows.
@@ -191,6 +191,8 @@ class TrainingConfig:
 class Config:
     """A whole run: what a recipe file holds once it is read.
 
+    ``finetuning`` holds the settings that the second stage changes, see `second_stage`.
+
     Example:
         >>> config = Config(name="mine", training=TrainingConfig(epochs=3))
         >>> config.training.epochs, config.data.corpus
@@ -202,8 +204,17 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     regularisation: RegularisationConfig = field(default_factory=RegularisationConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    finetuning: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
+        self._check_latent_dropout()
+        if self.finetuning:
+            try:
+                second_stage(self)
+            except PRUError as error:
+                raise PRUError(f"[finetuning] {error}") from error
+
+    def _check_latent_dropout(self) -> None:
         if self.model.experts == 1 and self.regularisation.latent_dropout:
             raise PRUError(
                 f"latent_dropout={self.regularisation.latent_dropout} belongs to a mixture of softmaxes; "
@@ -230,7 +241,7 @@ def section_of() -> dict[str, str]:
     return {item.name: section for section, kind in SECTIONS.items() for item in dataclasses.fields(kind)}
 
 
-def build_config(name: str, values: Mapping[str, Any]) -> Config:
+def build_config(name: str, values: Mapping[str, Any], finetuning: Mapping[str, Any] | None = None) -> Config:
     """A Config from settings without their sections; those left out take their defaults.
 
     Example:
@@ -244,7 +255,7 @@ def build_config(name: str, values: Mapping[str, Any]) -> Config:
             raise PRUError(f"{key!r} is not a setting{nearest(key, known)}")
         sections[known[key]][key] = tuple(value) if isinstance(value, list) else value
     parts = {section: kind(**sections[section]) for section, kind in SECTIONS.items()}
-    return Config(name=name, **parts)
+    return Config(name=name, **parts, finetuning=dict(finetuning or {}))
 
 
 def settings_of(config: Config) -> dict[str, dict[str, Any]]:
@@ -255,6 +266,34 @@ def settings_of(config: Config) -> dict[str, dict[str, Any]]:
         {'corpus': 'king-james'}
     """
     return {section: dataclasses.asdict(getattr(config, section)) for section in SECTIONS}
+
+
+def flat_settings(config: Config) -> dict[str, Any]:
+    """All settings of a config, without their sections.
+
+    Example:
+        >>> flat_settings(Config())["corpus"]
+        'king-james'
+    """
+    return {key: value for section in settings_of(config).values() for key, value in section.items()}
+
+
+def second_stage(config: Config, changes: Mapping[str, Any] | None = None) -> Config:
+    """The settings of finetuning: those of ``config``, then its ``finetuning``, then ``changes``.
+
+    Example:
+        >>> config = Config(finetuning={"hidden_dropout": 0.4})
+        >>> second_stage(config, {"epochs": 3}).regularisation.hidden_dropout
+        0.4
+    """
+    changes = {**config.finetuning, **(changes or {})}
+    for key, value in changes.items():
+        if section_of().get(key) in ("data", "model"):
+            raise PRUError(
+                f"{key}={value!r} cannot change: finetuning goes on with the model and the text of the run; "
+                f"it can change settings of regularisation and training"
+            )
+    return build_config(config.name, flat_settings(config) | changes)
 
 
 def check_types(section: object) -> None:

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from torch_pru.errors import PRUError, nearest
-from torch_pru.lm.config import SECTIONS, Config, build_config, section_of, settings_of
+from torch_pru.lm.config import SECTIONS, Config, build_config, second_stage, section_of, settings_of
 
 FOLDER = Path(__file__).parent / "recipes"
+
+FINETUNING = "finetuning"
+"""The section with what the second stage changes: settings of other sections."""
 
 
 def list_recipes() -> list[str]:
@@ -38,17 +41,50 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, str] | None = 
         ((1400, 1400, 400), 3)
     """
     path = find_recipe(str(name_or_path), beside=Path())
-    values = read_settings(path, ())
+    values = read_settings(path, ()) | parse_overrides(overrides)
+    try:
+        return build_config(values.pop("name", path.stem), values, values.pop(FINETUNING, None))
+    except PRUError as error:
+        raise PRUError(f"{path}{as_typed(overrides)}: {error}") from error
+
+
+def finetuning_settings(config: Config, overrides: Mapping[str, str] | None = None) -> Config:
+    """The settings of a run's second stage, see `second_stage`, with overrides as typed after ``--set``.
+
+    Example:
+        >>> finetuning_settings(load_recipe("ptb-awd-lstm"), {"epochs": "3"}).training.epochs
+        3
+    """
+    try:
+        return second_stage(config, parse_overrides(overrides))
+    except PRUError as error:
+        raise PRUError(f"finetuning{as_typed(overrides)}: {error}") from error
+
+
+def parse_overrides(overrides: Mapping[str, str] | None) -> dict[str, Any]:
+    """Settings and their values as typed after ``--set``, read.
+
+    Example:
+        >>> parse_overrides({"epochs": "3"})
+        {'epochs': 3}
+    """
+    values = {}
     for key, text in (overrides or {}).items():
         if key not in section_of():
             hint = nearest(key.rpartition(".")[2], section_of())  # no setting needs its section
             raise PRUError(f"--set {key}={text}: {key!r} is not a setting{hint}")
         values[key] = parse_value(text)
-    try:
-        return build_config(values.pop("name", path.stem), values)
-    except PRUError as error:
-        changed = "".join(f" --set {key}={text}" for key, text in (overrides or {}).items())
-        raise PRUError(f"{path}{changed}: {error}") from error
+    return values
+
+
+def as_typed(overrides: Mapping[str, str] | None) -> str:
+    """Overrides as they stood on the command line.
+
+    Example:
+        >>> as_typed({"epochs": "3"})
+        ' --set epochs=3'
+    """
+    return "".join(f" --set {key}={text}" for key, text in (overrides or {}).items())
 
 
 def find_recipe(name: str, *, beside: Path) -> Path:
@@ -68,7 +104,7 @@ def find_recipe(name: str, *, beside: Path) -> Path:
 
 
 def read_settings(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    """The settings of a file on top of those of its ``base``, without their sections."""
+    """The settings of a file on top of those of its ``base``, without their sections but for finetuning's."""
     if path.resolve() in seen:
         raise PRUError(f"{path.resolve()}: base leads back to this file")
     content = read_toml(path)
@@ -86,7 +122,11 @@ def read_settings(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if "name" in content:  # a run's config.toml says which recipe it was
         values["name"] = str(content.pop("name"))
     for section, settings in content.items():
-        values.update(check_section(path, section, settings))
+        check_section(path, section, settings)
+        if section == FINETUNING:
+            values[FINETUNING] = values.get(FINETUNING, {}) | settings
+        else:
+            values.update(settings)
     return values
 
 
@@ -100,20 +140,19 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise PRUError(f"cannot read {path}: {error.strerror}") from error
 
 
-def check_section(path: Path, section: str, settings: Any) -> dict[str, Any]:
+def check_section(path: Path, section: str, settings: Any) -> None:
     """Refuse a section or key that is not known, with the file and the nearest name."""
-    if section not in SECTIONS or not isinstance(settings, dict):
-        hint = nearest(section, [*SECTIONS, "base", "name"])
+    if section not in (*SECTIONS, FINETUNING) or not isinstance(settings, dict):
+        hint = nearest(section, [*SECTIONS, FINETUNING, "base", "name"])
         if section in section_of():
             hint = f"; it belongs under [{section_of()[section]}]"
         raise PRUError(f"{path}: {section!r} is not a section{hint}")
     for key in settings:
-        if section_of().get(key) != section:
+        if section_of().get(key) != section and not (section == FINETUNING and key in section_of()):
             hint = nearest(key, section_of())
             if key in section_of():
                 hint = f"; it belongs under [{section_of()[key]}]"
             raise PRUError(f"{path}: [{section}] {key!r} is not a setting{hint}")
-    return settings
 
 
 def parse_value(text: str) -> Any:
@@ -156,4 +195,8 @@ def settings_text(config: Config, *, explained: bool = False) -> str:
             # JSON's spelling of texts, numbers, true, false and lists is TOML's too.
             lines.append(f"{item.name} = {json.dumps(settings[item.name])}")
         blocks.append("\n".join(lines) + "\n")
+    lines = [f"[{FINETUNING}]"]
+    lines += ["# settings of regularisation and training that pru finetune changes"] if explained else []
+    lines += [f"{key} = {json.dumps(value)}" for key, value in config.finetuning.items()]
+    blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)

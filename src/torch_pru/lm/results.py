@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.config import Config, settings_of
+from torch_pru.lm.config import Config, flat_settings, second_stage
 from torch_pru.lm.data.storage import make_folder
 from torch_pru.lm.evaluation.scores import Scores, load_scores
 from torch_pru.lm.recipe import list_recipes, load_recipe
@@ -85,12 +85,12 @@ def read_result(folder: str | Path) -> Result:
     run = RunFolder.open(folder)
     epochs = run.epochs()
     environment = read_environment(run.path)
-    nearest, changes = nearest_recipe(run.config, run.path.name)
+    nearest, changes = nearest_recipe(run.config, run.path.name, run.stage)
     own = settings_without_how(run.config)
     return Result(
         folder=run.path,
         config=run.config,
-        recipes=tuple(name for name, settings in recipe_settings().items() if settings == own),
+        recipes=tuple(name for name, settings in recipe_settings(run.stage).items() if settings == own),
         nearest=nearest,
         changes=changes,
         finetuned=run.stage == "finetune",
@@ -137,8 +137,8 @@ def read_environment(folder: Path) -> dict[str, Any]:
     return content
 
 
-def nearest_recipe(config: Config, folder_name: str) -> tuple[str, dict[str, Any]]:
-    """The recipe with the fewest other settings, and those settings as they are in ``config``.
+def nearest_recipe(config: Config, folder_name: str, stage: str = "train") -> tuple[str, dict[str, Any]]:
+    """The recipe with the fewest other settings at this stage, and those settings as they are in ``config``.
 
     Of several, the one that the folder is named after, as ``pru train`` names it.
 
@@ -149,7 +149,7 @@ def nearest_recipe(config: Config, folder_name: str) -> tuple[str, dict[str, Any
     own = settings_without_how(config)
     changes = {
         name: {key: value for key, value in own.items() if settings[key] != value}
-        for name, settings in recipe_settings().items()
+        for name, settings in recipe_settings(stage).items()
     }
     best = min(changes, key=lambda name: (len(changes[name]), not folder_name.startswith(name), name))
     return best, changes[best]
@@ -157,12 +157,14 @@ def nearest_recipe(config: Config, folder_name: str) -> tuple[str, dict[str, Any
 
 def settings_without_how(config: Config) -> dict[str, Any]:
     """The settings that make a run what it is; the two ways to run an LSTM are one."""
-    settings = {key: value for section in settings_of(config).values() for key, value in section.items()}
-    settings["unit"] = config.model.kind
+    settings = flat_settings(config) | {"unit": config.model.kind}
     return {key: value for key, value in settings.items() if key not in HOW}
 
 
 @cache
-def recipe_settings() -> dict[str, dict[str, Any]]:
-    """Those of every recipe in the package."""
-    return {name: settings_without_how(load_recipe(name)) for name in list_recipes()}
+def recipe_settings(stage: str) -> dict[str, dict[str, Any]]:
+    """Those of every recipe in the package at a stage: ``"train"`` or ``"finetune"``."""
+    configs = {name: load_recipe(name) for name in list_recipes()}
+    if stage == "finetune":
+        configs = {name: second_stage(config) for name, config in configs.items()}
+    return {name: settings_without_how(config) for name, config in configs.items()}

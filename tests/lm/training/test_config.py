@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from torch_pru import PRUError
-from torch_pru.lm.config import SECTIONS, Config, ModelConfig, build_config, section_of, settings_of
+from torch_pru.lm.config import (
+    SECTIONS,
+    Config,
+    ModelConfig,
+    build_config,
+    flat_settings,
+    second_stage,
+    section_of,
+)
 from torch_pru.lm.recipe import load_recipe
 from torch_pru.lm.training import start
 
@@ -22,8 +30,7 @@ def test_names_are_unique_over_all_sections_and_every_setting_has_help() -> None
 
 def test_settings_survive_a_round_trip() -> None:
     config = build_config("mine", {"epochs": 3, "hidden": [5, 7, 400], "pool_window": [5, 3]})
-    flat = {key: value for section in settings_of(config).values() for key, value in section.items()}
-    assert build_config("mine", flat) == config
+    assert build_config("mine", flat_settings(config)) == config
     assert config.model.hidden == (5, 7, 400)
 
 
@@ -59,6 +66,30 @@ def test_settings_survive_a_round_trip() -> None:
 def test_bad_values_are_refused_with_what_would_be_right(settings: dict[str, object], said: str) -> None:
     with pytest.raises(PRUError) as error:
         build_config("mine", settings)
+    assert said in str(error.value)
+
+
+def test_finetuning_changes_what_its_section_says_and_nothing_else() -> None:
+    config = build_config("mine", {"hidden_dropout": 0.1, "epochs": 7}, {"hidden_dropout": 0.3, "seed": 4})
+    assert config.regularisation.hidden_dropout == 0.1
+    later = second_stage(config)
+    assert later == build_config("mine", {"hidden_dropout": 0.3, "epochs": 7, "seed": 4})
+    assert second_stage(later) == later
+    assert second_stage(config, {"hidden_dropout": 0.5}).regularisation.hidden_dropout == 0.5
+
+
+@pytest.mark.parametrize(
+    ("finetuning", "said"),
+    [
+        ({"hidden_dropot": 0.3}, "[finetuning] 'hidden_dropot' is not a setting; did you mean"),
+        ({"hidden_dropout": 1.5}, "[finetuning] hidden_dropout=1.5 must be a number in [0, 1)"),
+        ({"embedding": 200}, "[finetuning] embedding=200 cannot change: finetuning goes on with the model"),
+        ({"corpus": "ptb"}, "[finetuning] corpus='ptb' cannot change"),
+    ],
+)
+def test_bad_finetuning_is_refused_before_training(finetuning: dict[str, object], said: str) -> None:
+    with pytest.raises(PRUError) as error:
+        build_config("mine", {}, finetuning)
     assert said in str(error.value)
 
 

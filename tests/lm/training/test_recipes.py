@@ -10,7 +10,7 @@ import torch
 from torch_pru import PRUError
 from torch_pru.lm.config import Config
 from torch_pru.lm.model import LanguageModel, ParameterCounts, parameter_counts
-from torch_pru.lm.recipe import config_text, list_recipes, load_recipe
+from torch_pru.lm.recipe import config_text, finetuning_settings, list_recipes, load_recipe
 
 VOCABULARY = {"ptb": 10_000, "wikitext-2": 33_278}
 
@@ -108,6 +108,18 @@ def test_overrides_and_a_saved_config_read_back(tmp_path: Path) -> None:
     assert load_recipe(tmp_path / "config.toml") == config
 
 
+def test_finetuning_is_built_upon_and_read_back(tmp_path: Path) -> None:
+    (tmp_path / "first.toml").write_text("[finetuning]\nhidden_dropout = 0.3\nactivation = 4\n")
+    (tmp_path / "mine.toml").write_text('base = "first.toml"\n[finetuning]\nhidden_dropout = 0.4\n')
+    config = load_recipe(tmp_path / "mine.toml", {"hidden_dropout": "0.2"})
+    assert config.regularisation.hidden_dropout == 0.2
+    assert config.finetuning == {"hidden_dropout": 0.4, "activation": 4}
+    (tmp_path / "config.toml").write_text(config_text(config))
+    assert load_recipe(tmp_path / "config.toml") == config
+    later = finetuning_settings(config, {"temporal": "3"}).regularisation
+    assert (later.hidden_dropout, later.activation, later.temporal) == (0.4, 4.0, 3.0)
+
+
 def refused(tmp_path: Path, text: str, overrides: dict[str, str] | None = None) -> str:
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(PRUError) as error:
@@ -123,6 +135,10 @@ def test_bad_recipes_are_refused_with_file_and_key(tmp_path: Path) -> None:
     assert "did you mean 'training'?" in refused(tmp_path, "[trainin]\nepochs = 3\n")
     assert "belongs under [training]" in refused(tmp_path, "epochs = 3\n")
     assert "epochs='3' must be a whole number" in refused(tmp_path, '[training]\nepochs = "3"\n')
+    said = refused(tmp_path, "[finetuning]\nhidden_dropot = 0.3\n")
+    assert "[finetuning] 'hidden_dropot' is not a setting; did you mean 'hidden_dropout'?" in said
+    assert "[finetuning] groups=2 cannot change" in refused(tmp_path, "[finetuning]\ngroups = 2\n")
+    assert "did you mean 'finetuning'?" in refused(tmp_path, "[finetunig]\nactivation = 4\n")
     assert "not a TOML file" in refused(tmp_path, "[training\n")
     assert "base: there is no recipe 'ptb-awd-prug4'; did you mean" in refused(
         tmp_path, 'base = "ptb-awd-prug4"'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import math
@@ -104,6 +105,20 @@ def test_training_learns(finished: tuple[RunFolder, list[Progress]]) -> None:
     run, _ = finished
     losses = [line["train_loss"] for line in run.metrics() if line["kind"] == "epoch"]
     assert losses[-1] < losses[0] < 1.1 * math.log(len(run.vocabulary))
+
+
+def test_finetuning_has_settings_of_its_own(text_folder: Path, tmp_path: Path) -> None:
+    config = small_config(corpus=str(text_folder), epochs=1)
+    config = dataclasses.replace(config, finetuning={"hidden_dropout": 0.3, "temporal": 3.0})
+    run = train(config, tmp_path / "run")
+    assert RunFolder.open(run.path).config.finetuning == config.finetuning
+    tuned = finetune(run.path, overrides={"hidden_dropout": "0.4"})
+    rates = tuned.config.regularisation
+    assert (rates.hidden_dropout, rates.temporal) == (0.4, 3.0)
+    assert rates == dataclasses.replace(config.regularisation, hidden_dropout=0.4, temporal=3.0)
+    with pytest.raises(PRUError, match=r"finetuning --set levels=1: levels=1 cannot change"):
+        finetune(run.path, tmp_path / "other", {"levels": "1"})
+    assert not (tmp_path / "other").exists()
 
 
 def test_finetuning_starts_averaged_from_the_best_weights(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -45,7 +46,11 @@ def resume(run: str | Path, *, progress: Listener | None = None) -> RunFolder:
 
 
 def finetune(
-    run: str | Path, run_folder: str | Path | None = None, *, progress: Listener | None = None
+    run: str | Path,
+    run_folder: str | Path | None = None,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    progress: Listener | None = None,
 ) -> RunFolder:
     """The paper's second stage: averaged SGD from the best weights of a finished run, into a new run folder.
 
@@ -55,13 +60,14 @@ def finetune(
     Args:
         run: the finished run; it is left as it is.
         run_folder: where to; ``<run>-finetuned`` unless said.
+        overrides: settings to change, on top of what the recipe says of finetuning; as in ``load_recipe``.
 
     Example:
         >>> finetuned = finetune("runs/first")                                          # doctest: +SKIP
         >>> finetuned.path.name, finetuned.stage                                        # doctest: +SKIP
         ('first-finetuned', 'finetune')
     """
-    return work_on(SecondStage(run, run_folder), progress)
+    return work_on(SecondStage(run, run_folder, overrides), progress)
 
 
 def work_on(start: Start, progress: Listener | None) -> RunFolder:

@@ -7,6 +7,7 @@ new trainer where it has to be (``begin``) once nobody else can touch the folder
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from torch_pru.lm.checkpoint import save_checkpoint
 from torch_pru.lm.config import Config
 from torch_pru.lm.data.corpus import Corpus, load_corpus
 from torch_pru.lm.data.sources import CORPORA
+from torch_pru.lm.recipe import finetuning_settings
 from torch_pru.lm.run import RunFolder, refuse_existing_run
 from torch_pru.lm.training.distributed import World, choose_device
 from torch_pru.lm.training.snapshot import restore, snapshot
@@ -57,7 +59,12 @@ class InterruptedRun:
 class SecondStage:
     """Finetuning of a finished run, which is left as it is, into a new folder."""
 
-    def __init__(self, source: str | Path, path: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        source: str | Path,
+        path: str | Path | None = None,
+        overrides: Mapping[str, str] | None = None,
+    ) -> None:
         self.source = RunFolder.open(source)
         self.path = Path(path) if path else second_stage_folder(self.source.path)
         refuse_existing_run(self.path)
@@ -69,7 +76,7 @@ class SecondStage:
                 f"pru resume {where}"
             )
         self.checkpoint = checkpoint
-        self.config = self.source.config
+        self.config = with_precision(finetuning_settings(self.source.config, overrides))
 
     def check(self, corpus: Corpus) -> None:
         self.source.refuse_other_words(corpus)

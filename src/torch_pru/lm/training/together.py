@@ -10,7 +10,7 @@ import gc
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
@@ -86,7 +86,10 @@ def resume_together(runs: Sequence[str | Path], *, progress: SharedListener | No
 
 
 def finetune_together(
-    runs: Sequence[str | Path], *, progress: SharedListener | None = None
+    runs: Sequence[str | Path],
+    overrides: Mapping[str, str] | None = None,
+    *,
+    progress: SharedListener | None = None,
 ) -> list[RunFolder]:
     """Finetune several finished runs at the same time: ``finetune`` for many, see `train_together`.
 
@@ -94,7 +97,7 @@ def finetune_together(
         >>> [run.path.name for run in finetune_together(["runs/seed-1", "runs/seed-2"])]    # doctest: +SKIP
         ['seed-1-finetuned', 'seed-2-finetuned']
     """
-    return work_together([SecondStage(run) for run in runs], progress)
+    return work_together([SecondStage(run, overrides=overrides) for run in runs], progress)
 
 
 def work_together(starts: Sequence[Start], progress: SharedListener | None) -> list[RunFolder]:
