@@ -345,9 +345,11 @@ def test_finetuning_goes_on_while_validation_improves() -> None:
     assert schedule.best == 3.8
 
 
-def test_a_round_is_not_endless() -> None:
-    schedule = Schedule.finetuning(TrainingConfig(epochs=3), best=4.0)
-    assert [schedule.end_epoch(loss).value for loss in (3.9, 3.8, 3.7)] == ["continue", "continue", "restart"]
+def test_finetuning_has_an_end_over_all_its_rounds() -> None:
+    schedule = Schedule.finetuning(TrainingConfig(epochs=5, extend_to=9, trigger_window=1), best=4.0)
+    found = [schedule.end_epoch(loss).value for loss in (3.8, 3.7, 3.9, 3.6, 3.5)]
+    assert found == ["continue", "continue", "restart", "continue", "stop"]
+    assert (schedule.epochs, schedule.round, schedule.best) == (5, 2, 3.5)
 
 
 # ---------------------------------------------------------------------- epochs and their extension

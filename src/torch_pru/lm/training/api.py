@@ -55,7 +55,7 @@ def finetune(
     """The paper's second stage: averaged SGD from the best weights of a finished run, into a new run folder.
 
     A round ends when the trigger fires again; there is another as long as the last one lowered the validation
-    loss. The rounds are in the metrics.
+    loss, up to ``epochs`` epochs in all. The rounds are in the metrics.
 
     Args:
         run: the finished run; it is left as it is.

@@ -40,8 +40,8 @@ class Schedule:
 
     ``train``: plain SGD until the trigger fires, then averaged SGD to the last epoch; past ``epochs`` up to
     ``extend_to`` as long as the best loss is no older than ``trigger_window`` epochs.
-    ``finetune``: averaged SGD from the start until the trigger fires (or for ``epochs`` epochs), and another
-    such round as long as the last one lowered the best loss.
+    ``finetune``: averaged SGD from the start until the trigger fires, and another such round as long as the
+    last one lowered the best loss; ``epochs`` epochs at most in all rounds together.
 
     Example:
         >>> schedule = Schedule(TrainingConfig(epochs=2), "train")
@@ -57,7 +57,6 @@ class Schedule:
     best: float = math.inf
     best_epoch: int = 0
     round: int = 1
-    round_epochs: int = 0
     best_before_round: float = math.inf
     averaging: bool = False
     history: list[float] = field(default_factory=list)
@@ -70,43 +69,35 @@ class Schedule:
     @property
     def epochs(self) -> int:
         """The last epoch, as far as is known now."""
-        if self.stage == "finetune":
-            return self.epoch - self.round_epochs + self.config.epochs
-        if self.epoch < self.config.epochs:
+        if self.stage == "finetune" or self.epoch < self.config.epochs:
             return self.config.epochs
         return self.epoch + 1 if self._is_extended() else self.epoch
 
     def end_epoch(self, loss: float) -> Decision:
         """Take note of an epoch's validation loss, and decide."""
         self.epoch += 1
-        self.round_epochs += 1
         if loss < self.best:
             self.best, self.best_epoch = loss, self.epoch
         fires = trigger_fires(self.history, loss, self.config.trigger_window)
         self.history.append(loss)
-        if self.stage == "finetune":
-            return (
-                self._end_of_round()
-                if fires or self.round_epochs >= self.config.epochs
-                else Decision.CONTINUE
-            )
         if self.epoch >= self.config.epochs and not self._is_extended():
             return Decision.STOP
+        if self.stage == "finetune":
+            return self._end_of_round() if fires else Decision.CONTINUE
         if fires and not self.averaging:
             self.averaging = True
             return Decision.AVERAGE
         return Decision.CONTINUE
 
     def _is_extended(self) -> bool:
-        """Whether there is an epoch past ``epochs``: validation has fallen within the last few."""
+        """Whether training has an epoch past ``epochs``: validation has fallen within the last few."""
         fell = self.epoch - self.best_epoch <= self.config.trigger_window
-        return fell and self.epoch < self.config.extend_to
+        return self.stage == "train" and fell and self.epoch < self.config.extend_to
 
     def _end_of_round(self) -> Decision:
         if self.best >= self.best_before_round:
             return Decision.STOP
         self.round += 1
-        self.round_epochs = 0
         self.best_before_round = self.best
         self.history = []
         return Decision.RESTART
