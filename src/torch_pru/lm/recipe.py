@@ -147,8 +147,9 @@ def check_section(path: Path, section: str, settings: Any) -> None:
         if section in section_of():
             hint = f"; it belongs under [{section_of()[section]}]"
         raise PRUError(f"{path}: {section!r} is not a section{hint}")
+    homes = SECTIONS if section == FINETUNING else (section,)
     for key in settings:
-        if section_of().get(key) != section and not (section == FINETUNING and key in section_of()):
+        if section_of().get(key) not in homes:
             hint = nearest(key, section_of())
             if key in section_of():
                 hint = f"; it belongs under [{section_of()[key]}]"
