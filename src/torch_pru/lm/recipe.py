@@ -55,8 +55,9 @@ def finetuning_settings(config: Config, overrides: Mapping[str, str] | None = No
         >>> finetuning_settings(load_recipe("ptb-awd-lstm"), {"epochs": "3"}).training.epochs
         3
     """
+    changes = parse_overrides(overrides)
     try:
-        return second_stage(config, parse_overrides(overrides))
+        return second_stage(config, changes)
     except PRUError as error:
         raise PRUError(f"finetuning{as_typed(overrides)}: {error}") from error
 

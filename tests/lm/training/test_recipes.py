@@ -118,6 +118,10 @@ def test_finetuning_is_built_upon_and_read_back(tmp_path: Path) -> None:
     assert load_recipe(tmp_path / "config.toml") == config
     later = finetuning_settings(config, {"temporal": "3"}).regularisation
     assert (later.hidden_dropout, later.activation, later.temporal) == (0.4, 4.0, 3.0)
+    with pytest.raises(
+        PRUError, match=r"^--set temporl=3: 'temporl' is not a setting; did you mean 'temporal'"
+    ):
+        finetuning_settings(config, {"temporl": "3"})
 
 
 def refused(tmp_path: Path, text: str, overrides: dict[str, str] | None = None) -> str:
