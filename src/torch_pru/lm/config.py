@@ -153,6 +153,9 @@ class TrainingConfig:
 
     batch: int = setting(20, "B, columns of text read side by side, over all processes")
     window: int = setting(70, "usual number of steps of a window; each window's length is random")
+    rotate_columns: bool = setting(
+        False, "begin each column of text at a random place and wrap round, another place every epoch"
+    )
     epochs: int = setting(500, "passes over the training text; of finetuning, at most so many")
     extend_to: int = setting(
         0, "go on up to so many epochs while validation still falls (a new best within trigger_window epochs)"

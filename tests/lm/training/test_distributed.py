@@ -61,6 +61,7 @@ def test_two_processes_are_one(
     unit: str, variational: bool, averaging: bool, workshop: Workshop, text_folder: Path, tmp_path: Path
 ) -> None:
     settings = settings_for(text_folder, unit=unit, variational=variational, precision="float64")
+    settings["rotate_columns"] = averaging
     job = {"settings": settings, "steps": 50, "averaging": averaging}
     one = in_processes(workshop, 1, tmp_path / "one", **job)
     two = in_processes(workshop, 2, tmp_path / "two", **job)

@@ -12,6 +12,7 @@ from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.graphs import GraphedStep
 from torch_pru.lm.training.optimizer import AveragedSGD
 from torch_pru.lm.training.step import TrainingStep
+from torch_pru.lm.training.windows import rotated
 
 pytestmark = pytest.mark.gpu
 WORDS, BATCH = 40, 4
@@ -31,7 +32,7 @@ def build(precision: str, seed: int = 1) -> tuple[TrainingStep, torch.Tensor]:
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16", "float32"])
 def test_graphs_give_the_losses_of_plain_steps(precision: str) -> None:
-    """200 steps with the same masks, averaging from the middle on."""
+    """200 steps with the same masks, averaging from the middle on, another text in the same place later."""
     losses: dict[str, list[float]] = {}
     for way in ("graphs", "plain"):
         step, text = build(precision)
@@ -41,6 +42,8 @@ def test_graphs_give_the_losses_of_plain_steps(precision: str) -> None:
         for number in range(200):
             if number == 100:
                 step.optimizer.start_averaging()
+            if number == 150:
+                text.copy_(rotated(text, torch.tensor([3, 141, 59, 265], device=text.device)))
             first, length = 7 * (number % 40), 9 + number % 3
             step.optimizer.prepare(0.5)
             if way == "graphs":

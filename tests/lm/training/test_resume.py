@@ -23,7 +23,7 @@ from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training import resume
 from torch_pru.lm.training.journal import Journal
 
-SETTINGS: dict[str, Any] = SMALL | {"unit": "pru", "groups": 2, "checkpoint_steps": 9}
+SETTINGS: dict[str, Any] = SMALL | {"unit": "pru", "groups": 2, "rotate_columns": True, "checkpoint_steps": 9}
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ from torch_pru.lm.training.schedule import Decision, Schedule
 from torch_pru.lm.training.signals import Interrupted, StopRequest
 from torch_pru.lm.training.snapshot import snapshot
 from torch_pru.lm.training.step import TrainingStep
-from torch_pru.lm.training.windows import FEWEST_ROWS, epoch_windows
+from torch_pru.lm.training.windows import FEWEST_ROWS, column_starts, epoch_windows, rotated
 
 
 class Diverged(PRUError):  # noqa: N818 (it says what happened)
@@ -59,7 +59,11 @@ class Trainer:
         self.config = config
         self.world = world
         self.valid = corpus.valid
-        self.text = training_columns(corpus.train, settings.batch)[:, own].contiguous().to(device)
+        self.columns = training_columns(corpus.train, settings.batch)[:, own].contiguous().to(device)
+        self.text = (
+            self.columns.clone()
+        )  # as an epoch reads it, always in the same place: graphs read it there
+        self.text_epoch = -1  # the epoch that ``text`` is laid out for
         with in_words_of(batch="valid_batch"):
             columns(corpus.valid, settings.valid_batch)  # a text that is too short is refused now
         self.model = build_model(config, len(corpus.vocabulary), device)
@@ -128,8 +132,18 @@ class Trainer:
         settings = self.config.training
         return epoch_windows(len(self.text), settings.window, settings.seed, self.schedule.epoch)
 
+    def _rotate_columns(self) -> None:
+        """Lay the text out anew, so that other words meet in a step than in the epochs before."""
+        settings, epoch = self.config.training, self.schedule.epoch
+        starts = column_starts(len(self.columns), settings.batch, settings.seed, epoch)
+        own = self.world.columns(settings.batch)
+        self.text.copy_(rotated(self.columns, starts[own].to(self.columns.device)))
+        self.text_epoch = epoch
+
     def _take_step(self, first: int, length: int) -> None:
         settings = self.config.training
+        if settings.rotate_columns and self.text_epoch != self.schedule.epoch:
+            self._rotate_columns()
         if self.window == 0:  # the state is zero at the start of an epoch, else carried
             self.state = self.model.initial_state(self.text.shape[1])
         # The scale of this window, for this step only, in both phases; torch's ASGD is one behind.

@@ -1,8 +1,11 @@
-"""Which rows of the text each optimisation step reads."""
+"""Which rows of the text each optimisation step reads, and where its columns begin."""
 
 from __future__ import annotations
 
 import random
+
+import torch
+from torch import Tensor
 
 SPREAD = 5.0  # standard deviation of a window's length
 SHORTEST = 5  # no window is drawn shorter
@@ -45,3 +48,25 @@ def epoch_windows(rows: int, usual: int, seed: int, epoch: int) -> list[tuple[in
         windows.append((first, length))
         first += length
     return windows
+
+
+def column_starts(rows: int, batch: int, seed: int, epoch: int) -> Tensor:
+    """(B,) where each column of text begins in an epoch, a function of seed and epoch alone.
+
+    Example:
+        >>> column_starts(46_479, 3, seed=1, epoch=0).tolist()
+        [6457, 45788, 12548]
+    """
+    random_numbers = random.Random(f"columns {seed} {epoch}")
+    return torch.tensor([random_numbers.randrange(rows) for _ in range(batch)])
+
+
+def rotated(text: Tensor, starts: Tensor) -> Tensor:
+    """The columns of ``text`` (T_total, B), each from its row of ``starts`` (B,) on, and wrapped round.
+
+    Example:
+        >>> rotated(torch.tensor([[1, 5], [2, 6], [3, 7]]), torch.tensor([0, 2])).tolist()
+        [[1, 7], [2, 5], [3, 6]]
+    """
+    rows = torch.arange(len(text), device=text.device)[:, None]
+    return text.gather(0, (rows + starts) % len(text))
