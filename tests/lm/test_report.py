@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,10 @@ def test_finetuned_runs_have_their_own_row(tmp_path: Path) -> None:
     config = load_recipe("ptb-awd-pru-g4")
     first = write_run(tmp_path / "a", config, results={"static": {"valid": 60.5, "test": 58.3}})
     second = write_run(
-        tmp_path / "b", config, stage="finetune", results={"static": {"valid": 58.4, "test": 56.5}}
+        tmp_path / "b",
+        second_stage(config),
+        stage="finetune",
+        results={"static": {"valid": 58.4, "test": 56.5}},
     )
     document = report([second, first])
     assert "**60.50**" in cells(document, "AWD-PRU g=4 M=1400", "ptb-awd-pru-g4")
@@ -160,10 +164,16 @@ def test_every_recipe_that_the_tables_name_exists() -> None:
     assert {f"{corpus}-{name}" for corpus in CORPORA for name in ABLATIONS | POOLING | SWEEP} <= known
 
 
-def test_nearest_recipe_follows_the_folder_name() -> None:
-    config = load_recipe("ptb-pooling-average")
-    assert nearest_recipe(config, "ptb-pooling-average-1") == ("ptb-pooling-average", {})
-    assert nearest_recipe(config, "ptb-sweep-k4-g1-1") == ("ptb-sweep-k4-g1", {})
+def test_the_recipe_of_the_same_name_is_the_nearest() -> None:
+    changes = {"hidden": "[1000, 1000, 400]", "groups": "1"}
+    config = load_recipe("ptb-awd-pru-g4", changes)
+    name, found = nearest_recipe(config, "finetune")
+    assert (name, found["hidden"], found["groups"]) == ("ptb-awd-pru-g4", (1000, 1000, 400), 1)
+
+
+def test_a_recipe_of_ones_own_is_nearest_to_the_one_with_the_fewest_other_settings() -> None:
+    config = replace(load_recipe("ptb-pru-g2", {"epochs": "3"}), name="mine")
+    assert nearest_recipe(config) == ("ptb-pru-g2", {"epochs": 3})
 
 
 def test_the_best_epoch(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class Result:
         folder: where it lies.
         config: its settings.
         recipes: the recipes it is a run of; some name the same settings twice.
-        nearest: where there is none, the recipe with the fewest other settings.
+        nearest: where there is none, the recipe it comes from, see `nearest_recipe`.
         changes: and those settings, as they are in the run.
         finetuned: whether it is the second stage.
         finished: whether it came to its end.
@@ -85,7 +85,7 @@ def read_result(folder: str | Path) -> Result:
     run = RunFolder.open(folder)
     epochs = run.epochs()
     environment = read_environment(run.path)
-    nearest, changes = nearest_recipe(run.config, run.path.name, run.stage)
+    nearest, changes = nearest_recipe(run.config, run.stage)
     own = settings_without_how(run.config)
     return Result(
         folder=run.path,
@@ -137,13 +137,13 @@ def read_environment(folder: Path) -> dict[str, Any]:
     return content
 
 
-def nearest_recipe(config: Config, folder_name: str, stage: str = "train") -> tuple[str, dict[str, Any]]:
-    """The recipe with the fewest other settings at this stage, and those settings as they are in ``config``.
+def nearest_recipe(config: Config, stage: str = "train") -> tuple[str, dict[str, Any]]:
+    """The recipe that a run comes from, and what ``config`` has other than it at this stage.
 
-    Of several, the one that the folder is named after, as ``pru train`` names it.
+    That is the recipe of the same name; for a recipe of one's own, the one with the fewest other settings.
 
     Example:
-        >>> nearest_recipe(load_recipe("ptb-pru-g4", {"epochs": "3"}), "mine")
+        >>> nearest_recipe(load_recipe("ptb-pru-g4", {"epochs": "3"}))
         ('ptb-pru-g4', {'epochs': 3})
     """
     own = settings_without_how(config)
@@ -151,7 +151,9 @@ def nearest_recipe(config: Config, folder_name: str, stage: str = "train") -> tu
         name: {key: value for key, value in own.items() if settings[key] != value}
         for name, settings in recipe_settings(stage).items()
     }
-    best = min(changes, key=lambda name: (len(changes[name]), not folder_name.startswith(name), name))
+    best = (
+        config.name if config.name in changes else min(changes, key=lambda name: (len(changes[name]), name))
+    )
     return best, changes[best]
 
 
