@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -165,3 +166,18 @@ def test_python_m_torch_pru_is_the_same() -> None:
     )
     assert done.returncode == 2
     assert done.stderr == "pru: error: there is no run in nowhere: run.json is missing\n"
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
+    run = "import runpy; runpy.run_module('torch_pru', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.modules[{missing!r}] = None; {run}"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 1
+    assert re.fullmatch(
+        rf"pru: error: pru needs {missing}[.\w]*; pip install 'torch-pru\[lm\]'\n", done.stderr
+    )

@@ -151,9 +151,8 @@ def nearest_recipe(config: Config, stage: str = "train") -> tuple[str, dict[str,
         name: {key: value for key, value in own.items() if settings[key] != value}
         for name, settings in recipe_settings(stage).items()
     }
-    best = (
-        config.name if config.name in changes else min(changes, key=lambda name: (len(changes[name]), name))
-    )
+    fewest = min(changes, key=lambda name: (len(changes[name]), name))
+    best = config.name if config.name in changes else fewest
     return best, changes[best]
 
 
