@@ -150,6 +150,19 @@ def test_dynamic_evaluation(tmp_path: Path) -> None:
     assert cells(document, "ptb-lstm-1000", "dynamic")[5:7] == ["not run", "not run"]
 
 
+def test_a_row_speaks_of_the_seeds_that_its_method_scored(tmp_path: Path) -> None:
+    static, both = {"static": {"test": 62.0}}, {"static": {"test": 63.0}, "dynamic": {"test": 55.0}}
+    runs = [
+        write_run(tmp_path / str(seed), load_recipe("ptb-pru-g4", {"seed": str(seed)}), results=results)
+        for seed, results in ((1, both), (2, static), (3, None))
+    ]
+    document = report(runs)
+    dynamic = cells(document, "ptb-pru-g4", "dynamic")
+    assert (dynamic[6], dynamic[7], dynamic[9]) == ("**55.00**", "**63.00**", "1")
+    trained = cells(document, "PRU g=4 M=1400", "`pru train ptb-pru-g4`")
+    assert (trained[8], trained[13]) == ("**62.50 ± 0.71**", "1, 2")
+
+
 def test_one_configuration_under_several_names_counts_for_each(tmp_path: Path) -> None:
     config = load_recipe("ptb-pooling-average")  # a point of the sweep too
     run = write_run(tmp_path / "a", config, results={"static": {"valid": 74.0}})

@@ -119,7 +119,7 @@ def adapted_table(results: Sequence[Result]) -> str:
 
 def adapted_row(one: Adapted, results: Sequence[Result]) -> list[str]:
     """One line of that table."""
-    runs = runs_of(one.recipe, one.finetuned, results)
+    runs = runs_of(one.recipe, one.finetuned, results, one.method)
     settings = [
         ", ".join(f"{key} {value:g}" for key, value in run.settings(one.method).items()) for run in runs
     ]
@@ -259,9 +259,10 @@ def short_commit(commit: str) -> str:
     return commit[:10] + ("+" if commit.endswith("+") else "")
 
 
-def runs_of(recipe: str, finetuned: bool, results: Sequence[Result]) -> list[Result]:
-    """The runs of a recipe at one stage."""
-    return [one for one in results if recipe in one.recipes and one.finetuned == finetuned]
+def runs_of(recipe: str, finetuned: bool, results: Sequence[Result], method: str = "static") -> list[Result]:
+    """The runs of a recipe at one stage; where some are scored by a row's method, these alone."""
+    runs = [one for one in results if recipe in one.recipes and one.finetuned == finetuned]
+    return [one for one in runs if one.is_scored(method)] or runs
 
 
 def scores(runs: Sequence[Result], method: str, split: str) -> list[float]:

@@ -67,6 +67,10 @@ class Result:
         """A perplexity on record, or None."""
         return None if self.scores is None else self.scores.perplexity(method, split)
 
+    def is_scored(self, method: str) -> bool:
+        """Whether a perplexity by this method is on record."""
+        return self.scores is not None and bool(self.scores.results.get(method))
+
     def parameters(self, part: str) -> int | None:
         """How many parameters ``"recurrent"``, ..., or ``"total"`` has, or None before the first score."""
         return None if self.scores is None else self.scores.parameters.get(part)
