@@ -106,7 +106,7 @@ def adapted_table(results: Sequence[Result]) -> str:
     published = {(one.recipe, one.finetuned, one.method): one for one in ADAPTED}
     for result in results:
         for recipe, method in itertools.product(result.recipes, ("dynamic", "cache")):
-            if result.settings(method):
+            if result.is_scored(method):
                 ours = Adapted(recipe, method, Perplexities(), "", result.finetuned)
                 published.setdefault((recipe, result.finetuned, method), ours)
     rows = [adapted_row(one, results) for one in published.values()]

@@ -60,9 +60,8 @@ class Trainer:
         self.world = world
         self.valid = corpus.valid
         self.columns = training_columns(corpus.train, settings.batch)[:, own].contiguous().to(device)
-        self.text = (
-            self.columns.clone()
-        )  # as an epoch reads it, always in the same place: graphs read it there
+        # As an epoch reads it; always in the same place, where graphs look for it.
+        self.text = self.columns.clone()
         self.text_epoch = -1  # the epoch that ``text`` is laid out for
         with in_words_of(batch="valid_batch"):
             columns(corpus.valid, settings.valid_batch)  # a text that is too short is refused now
