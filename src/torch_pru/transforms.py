@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from torch_pru.errors import PRUError, check_choice, check_positive, check_tensor
 from torch_pru.ops.bands import pooling_counts
@@ -136,8 +137,20 @@ class _UnevenGroups(nn.Module):
 
     def product(self, x: Tensor) -> Tensor:
         parts = x.tensor_split(len(self.blocks), dim=-1)
-        blocks = [block for block in self.blocks if isinstance(block, GroupedLinear)]
-        return concatenate_units([block.product(part) for block, part in zip(blocks, parts, strict=True)])
+        pairs = zip(self.matrices(), parts, strict=True)
+        return concatenate_units([block.product(part) for block, part in pairs])
+
+    def matrices(self) -> list[GroupedLinear]:
+        return [block for block in self.blocks if isinstance(block, GroupedLinear)]
+
+
+def _block_diagonal(blocks: Sequence[Tensor]) -> Tensor:
+    """(1, gates, m, n) each to (1, gates, sum of m, sum of n): what groups compute, as one matrix."""
+    features, before, rows = sum(block.shape[-1] for block in blocks), 0, []
+    for block in blocks:
+        rows.append(F.pad(block, (before, features - before - block.shape[-1])))
+        before += block.shape[-1]
+    return torch.cat(rows, dim=-2)
 
 
 def _level_transform(
@@ -257,10 +270,9 @@ class PyramidalTransform(nn.Module):
 
         With ``residual`` x is added to every gate.
         """
-        if is_unit_major(x) and self.is_linear and self.groups == 1:
+        if is_unit_major(x) and self.is_linear:
             # On a GPU one large product is quicker than several, the pooling and the concatenation.
-            weights = [matrix.weight for matrix in self.matrices()]
-            return input_gates(x, weights, self._pool_windows, product_dtype(x), residual)
+            return input_gates(x, self._level_weights(), self._pool_windows, product_dtype(x), residual)
         views = zip(self.transforms, self.pyramid(x), strict=True)
         y = concatenate_units([level.product(view) for level, view in views])  # type: ignore[operator]
         return add_input(y, x) if residual else y
@@ -278,18 +290,22 @@ class PyramidalTransform(nn.Module):
             views.append(subsample(views[-1], self.pooling, self._pool_windows[level], kernel))
         return views
 
+    def _level_weights(self) -> list[Tensor]:
+        """The weight (1, gates, m_k, N/2^k) of each level k, with zeros where its groups do not meet."""
+        if self.groups == 1:
+            return [matrix.weight for matrix in self.matrices()]
+        levels = [level.matrices() for level in self.transforms]  # type: ignore[operator]
+        return [_block_diagonal([b for matrix in level for b in matrix.weight.split(1)]) for level in levels]
+
     def dense_weight(self, level_weights: Sequence[Tensor] | None = None) -> Tensor:
         """The one matrix (gates, M, N) that does the same, where that can be had.
 
         Pooling down to level k is then a matrix P, and the level computes W·(P·x) = (W·P)·x.
         ``level_weights`` stand in for the levels' own weights.
         """
-        if not self.is_linear or self.groups != 1:
-            raise PRUError(
-                f"pooling={self.pooling!r} with groups={self.groups} is not one dense matrix; "
-                "use pooling 'average' or 'skip' and groups=1"
-            )
-        weights = level_weights or [matrix.weight for matrix in self.matrices()]
+        if not self.is_linear:
+            raise PRUError(f"pooling={self.pooling!r} is not linear; use pooling 'average' or 'skip'")
+        weights = level_weights or self._level_weights()
         parts = [weights[0][0]]
         for level, weight in enumerate(weights[1:], start=1):
             windows = self._pool_windows[:level]

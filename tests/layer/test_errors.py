@@ -174,7 +174,6 @@ def test_transforms(make: type):
 
 
 def test_one_matrix_of_what_is_none():
-    refuses(lambda: PyramidalTransform(8, 8, groups=2).dense_weight(), "groups=2", "groups=1")
     refuses(
         lambda: PyramidalTransform(8, 8, pooling="max").dense_weight(), "pooling='max'", "'average'", "'skip'"
     )

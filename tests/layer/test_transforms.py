@@ -88,9 +88,10 @@ def test_a_window_for_each_level():
 
 @pytest.mark.parametrize("gates", [None, 4])
 @pytest.mark.parametrize("pooling", ["average", "skip"])
-@pytest.mark.parametrize("levels", [1, 3])
-def test_one_matrix_does_the_same(levels: int, pooling: str, gates: int | None):
-    transform = PyramidalTransform(16, 20, levels, pooling=pooling, gates=gates, dtype=torch.float64)
+@pytest.mark.parametrize(("levels", "groups"), [(1, 1), (3, 1), (1, 4), (3, 2), (3, 3)])
+def test_one_matrix_does_the_same(levels: int, groups: int, pooling: str, gates: int | None):
+    options = {"groups": groups, "pooling": pooling, "gates": gates}
+    transform = PyramidalTransform(16, 20, levels, **options, dtype=torch.float64)
     x = torch.randn(2, 3, 16, dtype=torch.float64)
     weight, bias = transform.dense_weight(), transform.dense_bias()
     assert (weight.shape, bias.shape) == ((gates or 1, 20, 16), (gates or 1, 20))

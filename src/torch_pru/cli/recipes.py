@@ -76,8 +76,8 @@ def describe(config: Config) -> str:
 
     Example:
         >>> from torch_pru.lm.recipe import load_recipe
-        >>> describe(load_recipe("ptb-pru-g4")), describe(load_recipe("ptb-ablation-lt-pt"))
-        ('PRU 1400-1400-400 K=2 g=4', 'PRU 600 LT/PT K=4')
+        >>> describe(load_recipe("ptb-pru-g4")), describe(load_recipe("ptb-ablation-lt-lt"))
+        ('PRU 1400-1400-400 K=2 g=4', 'PRU 600 LT/LT')
     """
     model = config.model
     words = [model.kind.upper(), "-".join(str(size) for size in model.hidden)]

@@ -11,6 +11,7 @@ from torch_pru import PRUError
 from torch_pru.lm.config import Config
 from torch_pru.lm.model import LanguageModel, ParameterCounts, parameter_counts
 from torch_pru.lm.recipe import config_text, finetuning_settings, list_recipes, load_recipe
+from torch_pru.lm.results import recipe_settings
 
 VOCABULARY = {"ptb": 10_000, "wikitext-2": 33_278}
 
@@ -63,6 +64,15 @@ def test_parameter_counts_of_the_ablations(prefix: str) -> None:
     assert counts(load_recipe(f"{prefix}-sweep-k4-g1")).recurrent == pt
     assert counts(load_recipe(f"{prefix}-sweep-k1-g1")).recurrent == lstm
     assert counts(load_recipe(f"{prefix}-ablation-pt-pt")).recurrent == 2 * pt - lstm
+
+
+@pytest.mark.parametrize("prefix", ["ptb", "wt2"])
+def test_what_the_paper_reports_twice_is_one_run(prefix: str) -> None:
+    settings = recipe_settings("train")
+    average = settings[f"{prefix}-ablation-lt-pt"]
+    assert average == settings[f"{prefix}-pooling-average"] == settings[f"{prefix}-sweep-k4-g1"]
+    assert settings[f"{prefix}-ablation-glt-pt"] == settings[f"{prefix}-sweep-k4-g4"]
+    assert average != settings[f"{prefix}-ablation-lt-pt-no-residual"]
 
 
 def test_every_row_is_there() -> None:

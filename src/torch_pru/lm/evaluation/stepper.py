@@ -198,7 +198,7 @@ def _simplify(cell: PRUCell, original: PRUCell, dtype: torch.dtype) -> None:
 
 def _folded(transform: PyramidalTransform | GroupedLinear, dtype: torch.dtype) -> GroupedLinear | None:
     """A pyramid that is a linear map, as one matrix and without bias; None for anything else."""
-    if isinstance(transform, GroupedLinear) or not (transform.is_linear and transform.groups == 1):
+    if isinstance(transform, GroupedLinear) or not transform.is_linear:
         return None
     sizes = transform.in_features, transform.out_features
     # On the meta device no random numbers are drawn for a weight that is replaced at once.
