@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -17,15 +18,22 @@ def subsample(x: Tensor, pooling: str, window: int, kernel: Tensor | None = None
     """(…, n) to (…, n/2) (Eq. 3)."""
     if pooling == "skip":
         return x[..., 0::2]
-    rows = x.reshape(-1, 1, x.shape[-1])
-    if pooling == "average":
-        pooled = F.avg_pool1d(rows, window, stride=2, padding=window // 2, count_include_pad=True)
-    elif pooling == "max":
-        pooled = F.max_pool1d(rows, window, stride=2, padding=window // 2)
-    else:
+    if pooling == "convolution":
         assert kernel is not None
-        pooled = F.conv1d(rows, kernel.view(1, 1, window), stride=2, padding=window // 2).tanh()
+        return _convolve(x, kernel).tanh()
+    rows, padding = x.reshape(-1, 1, x.shape[-1]), window // 2
+    if pooling == "average":
+        pooled = F.avg_pool1d(rows, window, stride=2, padding=padding, count_include_pad=True)
+    else:
+        pooled = F.max_pool1d(rows, window, stride=2, padding=padding)
     return pooled.view(*x.shape[:-1], x.shape[-1] // 2)
+
+
+def _convolve(x: Tensor, kernel: Tensor) -> Tensor:
+    """(…, n) and (window,) to (…, n/2); libraries' convolutions are slow with a single channel."""
+    padded = F.pad(x, (len(kernel) // 2,) * 2)
+    shifted = [padded[..., j : j + x.shape[-1] : 2] for j in range(len(kernel))]
+    return torch.stack([weight * view for weight, view in zip(kernel, shifted, strict=True)]).sum(0)
 
 
 def level_windows(pool_window: int | Sequence[int], levels: int, pooling: str) -> tuple[int, ...]:
