@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 import shutil
 import signal
@@ -145,7 +144,10 @@ def test_one_that_diverges_takes_no_other_with_it(
 ) -> None:
     lost = small_config(corpus=str(text_folder), learning_rate=1e6, clip=1e6)
     folders = folders_in(tmp_path, 3)
-    with pytest.raises(RunsFailed, match=r"1 of 3 runs failed: .*run-1: the loss") as caught:
+    with (
+        pytest.warns(UserWarning, match=r"failed: .*run-1: the loss .*; the others go on"),
+        pytest.raises(RunsFailed, match=r"1 of 3 runs failed: .*run-1: the loss") as caught,
+    ):
         train_together([configs[0], lost, configs[2]], folders)
     assert isinstance(caught.value.errors[folders[1]], Diverged)
     assert list(caught.value.errors) == [folders[1]]
@@ -171,10 +173,34 @@ def test_a_run_that_failed_leaves_no_model_in_memory(
         original(self, first, length)
 
     monkeypatch.setattr(Trainer, "_take_step", failing)
-    with pytest.raises(RunsFailed, match="run-1: OutOfMemoryError: CUDA out of memory") as caught:
+    with (
+        pytest.warns(UserWarning, match="run-1: OutOfMemoryError"),
+        pytest.raises(RunsFailed, match="run-1: OutOfMemoryError: CUDA out of memory") as caught,
+    ):
         train_together(configs[:2], folders_in(tmp_path, 2))
     assert len(caught.value.finished) == 1
     assert len(models) == 1
+
+
+def test_a_failure_is_told_while_the_others_work(
+    configs: list[Config], text_folder: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    lost = small_config(corpus=str(text_folder), learning_rate=1e6, clip=1e6, log_steps=1)
+    folders = folders_in(tmp_path, 2)
+    told: list[int] = []  # how many failures are known at the end of each epoch of the other run
+
+    def note(progress: Progress, folder: Path) -> None:
+        if folder == folders[0] and progress.ended:
+            told.append(sum("the others go on" in str(warning.message) for warning in recwarn))
+
+    with pytest.raises(RunsFailed):
+        train_together([configs[0], lost], folders, progress=note)
+    assert set(told) == {1}
+
+    recwarn.clear()
+    with pytest.raises(Diverged):  # nobody is left to go on
+        train_together([lost], [tmp_path / "single"])
+    assert not recwarn.list
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -204,7 +230,7 @@ def test_a_signal_says_what_failed_before_it(
 ) -> None:
     lost = small_config(corpus=str(text_folder), learning_rate=1e6, clip=1e6, log_steps=1)
     folders = folders_in(tmp_path, 2)
-    with pytest.raises(Interrupted) as caught:
+    with pytest.warns(UserWarning, match="the others go on"), pytest.raises(Interrupted) as caught:
         train_together([configs[0], lost], folders, progress=stop_at(2, folders[0], signal.SIGINT))
     stopped, failed = str(caught.value).splitlines()
     assert stopped.endswith(f"pru resume {folders[0]}")
@@ -254,55 +280,6 @@ def test_not_with_several_processes(
 
 
 # ------------------------------------------------------------------------------- turns with a device
-
-
-class Simulated:
-    """As much of a member as the order of turns needs, on a device that takes its time for a step."""
-
-    ready, order = together.Member.ready, together.Member.order
-
-    def __init__(self, step: float, waits_every: int) -> None:
-        self.step, self.waits_every = step, waits_every
-        self.turns = 0
-        self.left = self.idle = 0.0  # seconds of work queued, and seconds without work
-
-    def queued(self) -> int:
-        return math.ceil(self.left / self.step - 1e-6)
-
-    def _will_wait(self) -> bool:
-        return (self.turns + 1) % self.waits_every == 0
-
-    def take_turn(self) -> float:
-        """Returns how long the host is busy with it: the waiting turn also reads a loss and writes lines."""
-        waits = self._will_wait()
-        self.turns += 1
-        self.left += self.step
-        return self.left + 0.002 if waits else 0.0001
-
-    def spend(self, seconds: float) -> None:
-        self.idle += max(0.0, seconds - self.left)
-        self.left = max(0.0, self.left - seconds)
-
-
-@pytest.mark.parametrize("steps", [(0.002, 0.002, 0.002, 0.002), (0.002, 0.010), (0.001, 0.004, 0.030)])
-def test_no_run_starves_while_the_host_waits_for_another(
-    steps: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    members: list[Any] = [Simulated(step, waits_every=50) for step in steps]
-    clock = 0.0
-
-    def pass_time(seconds: float) -> None:
-        nonlocal clock
-        clock += seconds
-        for member in members:
-            member.spend(seconds)
-
-    monkeypatch.setattr(together.time, "sleep", pass_time)
-    while clock < 20:
-        pass_time(together.next_member(members).take_turn())
-    for member in members:  # in turns of one step each, the quick run would be idle for 80 to 97% of the time
-        assert member.idle < 0.06 * clock
-        assert member.turns > 0.94 * clock / member.step
 
 
 @pytest.mark.parametrize("number", [0, 2])

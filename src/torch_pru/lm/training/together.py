@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import time
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -52,7 +53,8 @@ def train_together(
     """Train several models on one device at the same time, each into a new run folder.
 
     On a CPU each run ends as it would have ended alone, to the last bit, but nothing is gained. A run that
-    fails does not stop the others. Ctrl-C and SIGTERM save all runs and raise one ``Interrupted``.
+    fails warns at once and does not stop the others. Ctrl-C and SIGTERM save all runs and raise one
+    ``Interrupted``.
 
     Args:
         configs: from ``load_recipe``, all for the same device; 16 at most.
@@ -261,6 +263,8 @@ def take_turns(
             stops.append(stop)
         except Exception as error:
             failures.add(member.path, error)
+            if len(working) > 1:  # the others may go on for hours
+                warnings.warn(f"failed: {failures.lines()[-1]}; the others go on", stacklevel=2)
         else:
             if report is not None and progress is not None:
                 progress(report, member.path)
