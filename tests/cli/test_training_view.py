@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from torch_pru.cli import progress as progress_module
 from torch_pru.cli import training_view
+from torch_pru.cli.console import show_warning
 from torch_pru.cli.training_view import TrainingView
 from torch_pru.lm.training import Progress
 
@@ -53,6 +55,20 @@ def test_lines_where_there_is_no_terminal(dumb: bool, monkeypatch: pytest.Monkey
         "epoch 3: train 90.02, valid 99.48 (best), averaged, 0 s",
         "epoch 4/500: 9,123 tokens/s, loss 4.50, perplexity 90.02, 2:03 h left",
     ]
+
+
+def test_a_warning_has_a_line_of_its_own_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    with TrainingView(
+        Console(stderr=True, width=80, force_terminal=True, _environ={"TERM": "xterm"})
+    ) as view:
+        view(STEP)
+        view.bars.refresh()
+        show_warning("failed: runs/a [1]; the others go on", UserWarning, "", 0)
+    before, after = file.getvalue().split("pru: warning: failed: runs/a [1]; the others go on")
+    assert before.endswith("\r\x1b[2K")  # at the start of a line that was cleared
+    assert after.startswith("\n")
 
 
 def test_a_quiet_process_shows_nothing() -> None:

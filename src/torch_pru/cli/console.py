@@ -30,7 +30,7 @@ def output() -> Console:
 
 
 def messages() -> Console:
-    """For progress and warnings, on standard error, so that results can be piped.
+    """For progress and notes, on standard error, so that results can be piped.
 
     Example:
         >>> messages().stderr
@@ -62,7 +62,9 @@ def show_warning(
     Example:
         >>> show_warning("the checkpoint is damaged; trying the one before it", UserWarning, "", 0)
     """
-    messages().print(f"pru: warning: {message}", soft_wrap=True)
+    # To sys.stderr itself, where a live bar gives way; a console of our own would write into the bar.
+    if rank() == 0:
+        print(f"pru: warning: {message}", file=sys.stderr)
 
 
 def complain(text: str) -> None:
