@@ -101,6 +101,14 @@ def test_awd_numbers() -> None:
         assert (config.model.embedding, config.model.hidden) == (400, (1150, 1150, 400))
 
 
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_awd_pru_trains_for_500_epochs(groups: int) -> None:
+    for prefix, input_dropout, batch in (("ptb", 0.4, 20), ("wt2", 0.65, 80)):
+        config = load_recipe(f"{prefix}-awd-pru-g{groups}")
+        assert (config.training.epochs, config.training.batch) == (500, batch)
+        assert config.regularisation.input_dropout == input_dropout
+
+
 @pytest.mark.parametrize("name", ["ptb-lstm-1000", "wt2-pru-g4", "ptb-ablation-lt-pt", "wt2-sweep-k2-g4"])
 def test_standard_dropout_numbers(name: str) -> None:
     config = load_recipe(name)
