@@ -102,7 +102,7 @@ def test_awd_numbers() -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
-def test_awd_pru_trains_for_500_epochs(groups: int) -> None:
+def test_awd_pru_numbers(groups: int) -> None:
     for prefix, input_dropout, batch in (("ptb", 0.4, 20), ("wt2", 0.65, 80)):
         config = load_recipe(f"{prefix}-awd-pru-g{groups}")
         assert (config.training.epochs, config.training.batch) == (500, batch)
