@@ -27,7 +27,7 @@ from torch_pru.lm.training.precision import computing
 from torch_pru.lm.training.trainer import build_model
 
 RECIPE = "ptb-awd-pru-g4"
-MODELS = {"PRU g=4": {}, "nn.LSTM": {"unit": "lstm", "groups": 1}}  # the same widths
+MODELS = {"PRU g=4": {}, "nn.LSTM": {"unit": "lstm", "groups": "1", "init": "authors"}}  # the same widths
 WORDS = 10_000
 TOKENS = {"cuda": 128, "cpu": 16}  # words that a measured call takes
 CHECKED = 200  # words that must be the same

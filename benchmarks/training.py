@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from timing import interleaved, peak_megabytes, table
 
+from torch_pru.lm.config import Config
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.evaluation.replay import can_replay
 from torch_pru.lm.recipe import load_recipe
@@ -39,20 +40,25 @@ class Row:
     precision: str = "float32"
 
     @property
+    def config(self) -> Config:
+        return load_recipe(self.recipe, self.overrides | {"precision": self.precision})
+
+    @property
     def name(self) -> str:
-        config = load_recipe(self.recipe, self.overrides)
+        config = self.config
         units = {"pru": f"PRU g={config.model.groups}", "lstm": "nn.LSTM", "fused-lstm": "fused LSTM"}
-        return f"{self.recipe}: {units[config.model.unit]} {list(config.model.hidden)}, {self.precision}"
+        widths, batch = list(config.model.hidden), config.training.batch
+        return f"{self.recipe}: {units[config.model.unit]} {widths}, batch {batch}, {self.precision}"
 
 
-WIDE_LSTM = {"unit": "lstm", "levels": "2", "groups": "1"}  # the widths of a PRU recipe with nn.LSTM
+WIDE_LSTM = {"unit": "lstm", "groups": "1", "init": "authors"}  # nn.LSTM with the widths of a PRU recipe
 CPU_ROWS = [Row("ptb-awd-pru-g4"), Row("ptb-awd-pru-g4", WIDE_LSTM)]
 CUDA_ROWS = [
     Row("ptb-awd-pru-g4", precision="bfloat16"),
     Row("ptb-awd-pru-g4", precision="float16"),
     Row("ptb-awd-lstm", precision="bfloat16"),
     Row("ptb-awd-lstm", {"unit": "lstm"}, "bfloat16"),
-    Row("wt2-awd-pru-g4", precision="bfloat16"),
+    Row("wt2-awd-pru-g4", {"batch": "80"}, "bfloat16"),  # as the row below
     Row("wt2-awd-lstm", {"unit": "lstm"}, "bfloat16"),
 ]
 
@@ -60,7 +66,7 @@ CUDA_ROWS = [
 def build_step(row: Row, device: torch.device) -> Callable[[], None]:
     """One training step of a recipe, ready to be called again and again; a CUDA graph where it can be one."""
     step, text = _prepare(row, device)
-    rate = load_recipe(row.recipe).training.learning_rate
+    rate = row.config.training.learning_rate
     state = step.model.initial_state(text.shape[1])
     graphed = GraphedStep(step, text) if can_replay(step.model) else None
 
@@ -76,7 +82,7 @@ def build_step(row: Row, device: torch.device) -> Callable[[], None]:
 
 
 def _prepare(row: Row, device: torch.device) -> tuple[TrainingStep, torch.Tensor]:
-    config = load_recipe(row.recipe, row.overrides | {"precision": row.precision})
+    config = row.config
     words = WORDS[config.data.corpus]
     model = build_model(config, words, device).train()
     decay = config.regularisation.weight_decay
@@ -115,7 +121,7 @@ def main() -> None:
     seconds = interleaved(calls, device, arguments.repeats)
     shown = []
     for row in rows:
-        tokens = STEPS * load_recipe(row.recipe).training.batch / seconds[row.name]
+        tokens = STEPS * row.config.training.batch / seconds[row.name]
         peak = peak_megabytes(build_step, row, device, device=device)
         shown.append((row.name, f"{seconds[row.name] * 1e3:.2f}", f"{tokens:,.0f}", f"{peak:,.0f}"))
     title = "A training step, every regulariser and averaging on" + (

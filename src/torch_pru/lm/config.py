@@ -104,13 +104,18 @@ class ModelConfig:
         if self.unit == "pru":
             return
         shared = {"unit", "embedding", "hidden", "experts"}
-        for item in dataclasses.fields(self):
-            value = getattr(self, item.name)
-            if item.name not in shared and value != item.default:
-                raise PRUError(
-                    f"{item.name}={value!r} is a setting of the PRU and has no meaning for "
-                    f"unit={self.unit!r}; leave it out"
-                )
+        others = {
+            item.name: item.default
+            for item in dataclasses.fields(self)
+            if item.name not in shared and getattr(self, item.name) != item.default
+        }
+        if others:
+            given = ", ".join(f"{name}={getattr(self, name)!r}" for name in others)
+            defaults = ", ".join(f"{name}={default!r}" for name, default in others.items())
+            raise PRUError(
+                f"{given}: only the PRU has such settings, unit={self.unit!r} has not; leave them out, or "
+                f"give their defaults: {defaults}"
+            )
 
 
 @dataclass(frozen=True)

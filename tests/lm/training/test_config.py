@@ -57,7 +57,8 @@ def test_settings_survive_a_round_trip() -> None:
         ({"hidden": "1150"}, "hidden='1150' must be a list"),
         (
             {"unit": "lstm", "groups": 4},
-            "groups=4 is a setting of the PRU and has no meaning for unit='lstm'",
+            "groups=4: only the PRU has such settings, unit='lstm' has not; leave them out, or give their "
+            "defaults: groups=1",
         ),
         ({"latent_dropout": 0.2}, "latent_dropout=0.2 belongs to a mixture of softmaxes"),
         ({"corpus": ""}, "corpus='' names no text"),

@@ -103,10 +103,20 @@ def test_awd_numbers() -> None:
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_awd_pru_numbers(groups: int) -> None:
-    for prefix, input_dropout, batch in (("ptb", 0.4, 20), ("wt2", 0.65, 80)):
+    of_wikitext = (400, 20) if groups == 4 else (500, 80)
+    for prefix, input_dropout, length in (("ptb", 0.4, (500, 20)), ("wt2", 0.65, of_wikitext)):
         config = load_recipe(f"{prefix}-awd-pru-g{groups}")
-        assert (config.training.epochs, config.training.batch) == (500, batch)
+        assert (config.training.epochs, config.training.batch) == length
         assert config.regularisation.input_dropout == input_dropout
+
+
+def test_wikitext_begins_to_average_late_and_ends_finetuning_soon() -> None:
+    """A window of 5 fires on the noise of a small batch; in finetuning it is what ends a round."""
+    trained = load_recipe("wt2-awd-pru-g4")
+    finetuned = finetuning_settings(trained)
+    assert (trained.training.trigger_window, finetuned.training.trigger_window) == (150, 5)
+    assert (trained.training.learning_rate, finetuned.training.learning_rate) == (20.0, 10.0)
+    assert finetuned.regularisation == trained.regularisation
 
 
 @pytest.mark.parametrize("name", ["ptb-lstm-1000", "wt2-pru-g4", "ptb-ablation-lt-pt", "wt2-sweep-k2-g4"])
