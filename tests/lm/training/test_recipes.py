@@ -114,7 +114,8 @@ def test_wikitext_begins_to_average_late_and_ends_finetuning_soon() -> None:
     """A window of 5 fires on the noise of a small batch; in finetuning it is what ends a round."""
     trained = load_recipe("wt2-awd-pru-g4")
     finetuned = finetuning_settings(trained)
-    assert (trained.training.trigger_window, finetuned.training.trigger_window) == (150, 5)
+    assert (trained.training.epochs, trained.training.trigger_window) == (400, 150)
+    assert (finetuned.training.epochs, finetuned.training.trigger_window) == (80, 5)
     assert (trained.training.learning_rate, finetuned.training.learning_rate) == (20.0, 10.0)
     assert finetuned.regularisation == trained.regularisation
 
