@@ -129,6 +129,7 @@ class PRUCell(nn.Module):
                 transform.reset_kernels()
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        self.check_hooks()
         check_tensor("input", input, self.some_weight)
         if input.dim() not in (1, 2) or input.shape[-1] != self.input_size:
             size = self.input_size
@@ -140,6 +141,17 @@ class PRUCell(nn.Module):
         h, c = (state.reshape(-1, self.hidden_size) for state in hx)
         _, h, c = self.recur(self.input_gates(input.reshape(1, -1, self.input_size)), h, c)
         return h.view(shape), c.view(shape)
+
+    def check_hooks(self) -> None:
+        """Refuse hooks that would renew a weight before its use: here, what holds a weight is not called."""
+        for transform in (self.input_transform, self.context_transform):
+            for matrix in transform.matrices():
+                if matrix._forward_pre_hooks:
+                    [name] = [name for name, part in self.named_modules() if part is matrix]
+                    raise PRUError(
+                        f"{name} of a PRU has a forward pre-hook, which would never be called; use "
+                        "torch.nn.utils.parametrize in place of torch.nn.utils.prune or the older weight_norm"
+                    )
 
     @property
     def some_weight(self) -> Tensor:

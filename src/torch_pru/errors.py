@@ -62,7 +62,8 @@ def check_tensor(argument: str, value: object, like: Tensor) -> None:
         raise PRUError(f"{argument} is a {type(value).__name__}; expected a Tensor")
     if value.device != like.device:
         raise PRUError(f"{argument} is on {value.device} and the weights on {like.device}; move one of them")
-    if value.dtype != like.dtype and not torch.is_autocast_enabled(value.device.type):
+    converted = not value.is_meta and torch.is_autocast_enabled(value.device.type)
+    if value.dtype != like.dtype and not converted:
         raise PRUError(
             f"{argument} has dtype {value.dtype} and the weights {like.dtype}; convert one of them"
         )

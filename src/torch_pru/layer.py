@@ -116,7 +116,7 @@ class PRU(nn.Module):
             dropout,
             bidirectional,
         )
-        self.weight_drop = weight_drop
+        self.weight_drop, self.proj_size = weight_drop, proj_size
         self.options: dict[str, Any] = {
             "levels": levels,
             "groups": groups,
@@ -176,16 +176,16 @@ class PRU(nn.Module):
             groups=1,
             residual=False,
             init="lstm",
-            device=some_weight.device,
+            device="meta",  # no weights to draw
             dtype=some_weight.dtype,
             proj_size=lstm.proj_size,
-        )
+        ).to_empty(device=some_weight.device)
         for index, weights in enumerate(lstm.all_weights):
             cell = pru._cell(index)
             (level,), (context,) = cell.input_transform.matrices(), cell.context_transform.matrices()
             ours = [p for p in (level.weight, context.weight, level.bias, context.bias) if p is not None]
             for parameter, weight in zip(ours, weights, strict=True):
-                parameter.copy_(weight.view_as(parameter))
+                parameter.copy_(weight.view_as(parameter)).requires_grad_(weight.requires_grad)
         return pru.train(lstm.training)
 
     def reset_parameters(self) -> None:
@@ -256,6 +256,7 @@ class PRU(nn.Module):
         reverse: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """One layer in one direction over x (T, B, N): output (T, B, M) and last states (B, M)."""
+        cell.check_hooks()
         weights = self._dropped_weights(cell) if self.training and self.weight_drop > 0 else None
         h, c = before
         outputs = []

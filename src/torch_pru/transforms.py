@@ -242,12 +242,10 @@ class PyramidalTransform(nn.Module):
         )
         self.groups, self.pooling, self.level_split = groups, pooling, level_split
         self.windows = level_windows(pool_window, levels, pooling)
-        self._levels = [
+        self.transforms = nn.ModuleList(
             _level_transform(in_features // 2**level, size, groups, bias, gates or 1, device, dtype)
             for level, size in enumerate(self.level_sizes)
-        ]
-        self.transforms = nn.ModuleList(self._levels)
-        self._matrices = [matrix for level in self._levels for matrix in level.matrices()]
+        )
         kernels = self.windows if pooling == "convolution" else ()
         self.kernels = nn.ParameterList(torch.empty(size, device=device, dtype=dtype) for size in kernels)
         self.reset_kernels()
@@ -275,7 +273,7 @@ class PyramidalTransform(nn.Module):
             # On a GPU one large product is quicker than several, the pooling and the concatenation.
             # Of grouped levels, too, at the paper's widths; at 4096 features the zeros cost a tenth.
             return input_gates(x, self._level_weights(), self._pool_windows, product_dtype(x), residual)
-        views = zip(self._levels, self.pyramid(x), strict=True)
+        views = zip(self._levels(), self.pyramid(x), strict=True)
         y = concatenate_units([level.product(view) for level, view in views])
         return add_input(y, x) if residual else y
 
@@ -298,7 +296,7 @@ class PyramidalTransform(nn.Module):
             return [matrix.weight for matrix in self.matrices()]
         return [
             _block_diagonal([block for matrix in level.matrices() for block in matrix.weight.split(1)])
-            for level in self._levels
+            for level in self._levels()
         ]
 
     def dense_weight(self, level_weights: Sequence[Tensor] | None = None) -> Tensor:
@@ -326,7 +324,11 @@ class PyramidalTransform(nn.Module):
 
     def matrices(self) -> list[GroupedLinear]:
         """Everything that holds a weight, from the first level to the last."""
-        return self._matrices
+        return [matrix for level in self._levels() for matrix in level.matrices()]
+
+    def _levels(self) -> list[GroupedLinear | _UnevenGroups]:
+        """As they are registered now: a replica on another device has levels of its own."""
+        return list(self.transforms)  # type: ignore[arg-type]
 
     def extra_repr(self) -> str:
         parts = [f"{self.in_features}, {self.out_features}, levels={self.levels}"]

@@ -134,6 +134,35 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(monkeypatch):
     assert compiler.cubin(*SMALL, "sm_90a")
 
 
+def test_a_user_without_a_home_has_no_cache(monkeypatch):
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("TORCH_PRU_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(compiler.Path, "home", home)
+    assert compiler.cache_directory() is None
+    assert compiler.cubin(*SMALL, "sm_90").startswith(b"\x7fELF")
+
+
+def test_the_cache_may_be_below_the_home(monkeypatch):
+    monkeypatch.setenv("TORCH_PRU_CACHE", "~/kernels")
+    assert compiler.cache_directory() == compiler.Path.home() / "kernels"
+
+
+def test_a_disk_that_fills_up_is_left_clean(cache, monkeypatch):
+    def replace(aside, entry):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", replace)
+    assert compiler.cubin(*SMALL, "sm_90").startswith(b"\x7fELF")
+    assert not list(cache.iterdir())
+
+
+def test_nvrtc_says_what_it_compiles_for():
+    assert {80, 90} <= compiler.architectures()
+
+
 def test_a_compile_error_shows_the_log(cache):
     with pytest.raises(compiler.CompileError, match="undefined"):
         compiler.cubin("forward_grid", (("BF16", 0),), "sm_90a")

@@ -262,7 +262,7 @@ def test_without_the_kernels(monkeypatch):
         ]
 
     with_kernels = run()
-    monkeypatch.setattr(kernels, "missing", lambda: "cuda-bindings is not installed")
+    monkeypatch.setattr(kernels, "unserved", lambda index: "cuda-bindings is not installed")
     monkeypatch.setattr(kernels, "launch_on", None)
     for ours, theirs in zip(with_kernels, run(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0.03, atol=0.03)

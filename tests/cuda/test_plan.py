@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from shapes import AMPERE, BLACKWELL, DEVICES, HOPPER, PAPER, launch_for
+from shapes import ADA, AMPERE, BLACKWELL, DEVICES, GEFORCE, HOPPER, PAPER, launch_for
 
 from torch_pru.ops import cuda
-from torch_pru.ops.cuda import plan
+from torch_pru.ops.cuda import compile as compiler
+from torch_pru.ops.cuda import launch, plan
 
 
 @pytest.mark.parametrize("dtype", cuda.DTYPES, ids=str)
@@ -23,6 +24,19 @@ def test_every_shape_of_the_paper_fits(device, backward, dtype):
             assert launch.threads <= 512
             if launch.cooperative:  # blocks of the grid wait for one another: all must run at once
                 assert launch.blocks[0] * launch.blocks[1] <= device.multiprocessors
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("device", [*DEVICES, ADA, GEFORCE], ids=lambda d: d.architecture)
+def test_no_launch_asks_for_more_shared_memory_than_there_is(device, backward, runs):
+    shared = plan.Device(device.capability, device.multiprocessors, device.shared_bytes, runs)
+    for units in (8, 130, 258, 350, 384, 400, 512):
+        for batch in (1, 28, 29, 57, 121, 300, 1024):
+            launch = plan.choose(shared, units, batch, 4, torch.bfloat16, backward)
+            if isinstance(launch, plan.Launch):
+                assert launch.shared_bytes + plan.CLUSTER_BARRIER_BYTES <= device.shared_bytes
+    assert launch_for(shared, 4, 350, 1024, backward).shared_bytes  # served, in narrower tiles if need be
 
 
 def test_clusters_from_hopper_on_and_the_grid_elsewhere():
@@ -65,7 +79,6 @@ def test_clusters_hold_every_unit_once():
 @pytest.mark.parametrize(
     ("capability", "units", "batch", "reason"),
     [
-        ((7, 5), 350, 20, "below 8.0"),
         ((9, 0), 351, 20, "even"),
         ((9, 0), 4000, 20, "do not fit"),
         ((9, 0), 350, 4096, "above"),
@@ -76,6 +89,30 @@ def test_what_is_not_covered_has_a_reason(capability, units, batch, reason):
     assert reason in plan.choose(device, units, batch, 1, torch.float16, False)
 
 
+def test_a_gpu_that_no_kernel_serves_has_a_reason(monkeypatch):
+    monkeypatch.setattr(compiler, "architectures", lambda: frozenset({80, 90}))
+    monkeypatch.setattr(compiler, "nvrtc_version", lambda: "nvrtc 12.0")
+    unserved = launch._unserved.__wrapped__
+    assert unserved((7, 5)) == "compute capability 7.5 is below 8.0"
+    assert unserved((9, 0)) is None
+    assert unserved((12, 1)) == "nvrtc 12.0 does not know compute capability 12.1"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ModuleNotFoundError("No module named 'cuda'"), "cuda-bindings is not installed"),
+        (RuntimeError("Failed to dlopen libnvrtc"), "NVRTC cannot be used: Failed to dlopen libnvrtc"),
+    ],
+)
+def test_without_nvrtc_there_is_a_reason(monkeypatch, error, reason):
+    def architectures():
+        raise error
+
+    monkeypatch.setattr(compiler, "architectures", architectures)
+    assert launch._unserved.__wrapped__((9, 0)) == reason
+
+
 def test_covers_needs_no_gpu():
     gates, weight = torch.zeros(1, 1, 4, 8), torch.zeros(1, 4, 8, 8)
     assert "cpu" in cuda.covers(gates, weight, None, True)
@@ -84,7 +121,7 @@ def test_covers_needs_no_gpu():
 @pytest.fixture
 def on_hopper(monkeypatch):
     """Gates that say they are on a Hopper GPU, and their weight."""
-    monkeypatch.setattr(cuda, "missing", lambda: None)
+    monkeypatch.setattr(cuda, "unserved", lambda index: None)
     monkeypatch.setattr(cuda, "device_of", lambda index: HOPPER)
 
     def tensors(dtype):

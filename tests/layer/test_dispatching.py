@@ -15,7 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_pru import PRU
 from torch_pru.ops import library
+from torch_pru.ops.bands import pooling_counts
 from torch_pru.ops.operators import is_watched
+
+CPU = torch.device("cpu")
 
 OPERATORS = ["torch_pru.recurrence.default", "torch_pru.recurrence_backward.default"]
 
@@ -70,6 +73,22 @@ def test_a_tracer_keeps_them_whole(pre_dispatch: bool):
 def test_tensors_without_data():
     with FakeTensorMode():
         assert PRU(8, 16)(torch.randn(4, 3, 8))[0].shape == (4, 3, 16)
+
+
+def test_what_a_mode_or_a_transform_computes_is_not_kept():
+    options = {"context_transform": "pyramidal", "backend": "reference"}
+    x, size = torch.randn(4, 3, 24), 24  # a size that no other test has: nothing of it is kept yet
+    with FakeTensorMode():
+        PRU(size, size, **options)(torch.randn(4, 3, size))
+    pru = PRU(size, size, **options)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        pru(torch.randn(4, 3, size))
+    slopes = torch.func.grad(lambda x: pru(x)[0].square().sum())(x)
+    x.requires_grad_()
+    torch.testing.assert_close(torch.autograd.grad(pru(x)[0].square().sum(), x)[0], slopes)
+    assert not torch._C._functorch.is_gradtrackingtensor(pooling_counts(size, (3,), CPU, torch.float32))
+    with FakeTensorMode():  # nor is what is kept used there
+        PRU(size, size, **options)(torch.randn(4, 3, size))
 
 
 def test_on_meta_no_step_is_made(monkeypatch: pytest.MonkeyPatch):

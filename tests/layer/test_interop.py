@@ -149,3 +149,14 @@ def test_an_index_for_a_cell_is_refused():
     cell = PRUCell(16, 16)
     with pytest.raises(PRUError, match="index=1"):
         load_reference_weights(cell, authors_weights(PRU(16, 16)), 1)
+
+
+def test_from_lstm_draws_nothing_and_leaves_frozen_what_is() -> None:
+    lstm = nn.LSTM(8, 12, num_layers=2)
+    lstm.weight_hh_l1.requires_grad_(False)
+    state = torch.get_rng_state()
+    pru = PRU.from_lstm(lstm)
+    assert torch.equal(torch.get_rng_state(), state)
+    frozen = [name for name, weight in pru.named_parameters() if not weight.requires_grad]
+    assert frozen == ["cells.1.context_transform.weight"]
+    assert pru.proj_size == lstm.proj_size == 0

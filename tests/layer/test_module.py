@@ -13,8 +13,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parametrizations, prune
 
-from torch_pru import PRU, PRUCell
+from torch_pru import PRU, PRUCell, PRUError
 
 from .comparing import assert_all_close, set_backend
 
@@ -141,6 +142,64 @@ def test_autocast_of_contexts_without_a_fast_path(pooling: str):
     with torch.autocast("cpu", torch.bfloat16):
         y, (h, c) = pru(torch.randn(4, 3, 16), states)
     assert (y.dtype, h.dtype, c.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
+
+
+def test_autocast_leaves_float64_alone():
+    """As ``nn.LSTM`` does, also where the weights go through DropConnect."""
+    pru, x = PRU(8, 16, weight_drop=0.5, dtype=torch.float64), torch.randn(4, 3, 8, dtype=torch.float64)
+    torch.manual_seed(0)
+    expected = pru(x)[0]
+    torch.manual_seed(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(pru(x)[0], expected)
+
+
+def test_meta_has_no_autocast():
+    pru = PRU(8, 16, weight_drop=0.5, device="meta")
+    assert pru(torch.empty(4, 3, 8, device="meta"))[0].shape == (4, 3, 16)
+    with pytest.raises(PRUError, match=r"input has dtype torch.float64 and the weights torch.float32"):
+        pru(torch.empty(4, 3, 8, device="meta", dtype=torch.float64))
+
+
+def test_a_level_in_the_place_of_another_is_used():
+    """So a replica has levels of its own, as ``nn.DataParallel`` makes it."""
+    pru, x = PRU(8, 16, residual=False), torch.randn(4, 3, 8)
+    before = pru(x)[0]
+    transform = pru.cells[0].input_transform
+    replica = transform._replicate_for_data_parallel()
+    replica.transforms = nn.ModuleList(copy.deepcopy(level) for level in transform.transforms)
+    for level in replica.transforms:
+        nn.init.zeros_(level.weight)
+    assert not replica.product(x).any()
+    assert torch.equal(pru(x)[0], before)
+
+
+def test_a_weight_that_a_hook_would_renew_is_refused():
+    pru, x = PRU(8, 16), torch.randn(4, 3, 8)
+    prune.random_unstructured(pru.cells[0].context_transform, "weight", 0.5)
+    with pytest.raises(PRUError, match=r"^context_transform of a PRU has a forward pre-hook.*parametrize"):
+        pru(x)
+    prune.remove(pru.cells[0].context_transform, "weight")
+    before = pru(x)[0]
+    parametrizations.weight_norm(pru.cells[0].context_transform, "weight")
+    torch.testing.assert_close(pru(x)[0], before)
+    with torch.no_grad():
+        pru.cells[0].context_transform.parametrizations.weight.original0.mul_(50)
+    assert not torch.allclose(pru(x)[0], before)
+
+
+def test_derivatives_of_functions_are_those_of_autograd():
+    pru, x = PRU(8, 16), torch.randn(4, 3, 8)
+
+    def loss(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(pru, weights, (x,))[0].square().sum()
+
+    weights = dict(pru.named_parameters())
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 1))(weights, x)  # each column alone
+    for column in range(3):
+        one = torch.autograd.grad(loss(weights, x[:, column]), list(weights.values()))
+        torch.testing.assert_close([gradient[column].detach() for gradient in found.values()], list(one))
+    assert torch.func.jacrev(lambda x: pru(x)[0])(x).shape == (4, 3, 16, 4, 3, 8)
 
 
 def test_cell_has_the_layers_parameters():

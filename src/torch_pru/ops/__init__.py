@@ -5,8 +5,9 @@ Backends, all with one meaning:
 * ``"reference"``: :mod:`torch_pru.ops.reference`, plain differentiable PyTorch, any order of gradient.
 * ``"loop"``: :mod:`torch_pru.ops.loop`, PyTorch calls with a hand-written backward, any device.
 * ``"cuda"``: :mod:`torch_pru.ops.cuda`, one fused kernel for all steps, NVIDIA GPUs.
-* ``"auto"``: ``"cuda"`` where it covers the shape, else ``"loop"``. float32 is covered while
-  ``torch.backends.cudnn.allow_tf32`` is on, as for ``nn.LSTM``: products are rounded to TF32's precision.
+* ``"auto"``: ``"cuda"`` where it covers the shape, else ``"loop"``; ``"reference"`` where ``torch.func``
+  takes a derivative. float32 is covered while ``torch.backends.cudnn.allow_tf32`` is on, as for
+  ``nn.LSTM``: products are rounded to TF32's precision.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from torch import Tensor
 
 from torch_pru.errors import PRUError, check_choice
 from torch_pru.ops import library, reference
+from torch_pru.ops.operators import is_transformed
 
 BACKENDS = ("auto", "reference", "loop", "cuda")
+DERIVATIVES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 
 log = logging.getLogger(__name__)
 _said: set[str] = set()
@@ -89,6 +92,8 @@ def _choose(backend: str, gates: Tensor, weight: Tensor, lengths: Tensor | None,
     """The backend that will run: any but ``"auto"``."""
     if backend in ("reference", "loop"):
         return backend
+    if backend == "auto" and _is_differentiated():
+        return "reference"
     if backend == "auto" and not gates.is_cuda:
         return "loop"
     check_choice("backend", backend, BACKENDS)
@@ -103,6 +108,14 @@ def _choose(backend: str, gates: Tensor, weight: Tensor, lengths: Tensor | None,
         _said.add(reason)
         log.warning("the fused kernel does not cover this call (%s); running the PyTorch loop", reason)
     return "loop"
+
+
+def _is_differentiated() -> bool:
+    """Whether a transform of ``torch.func`` takes a derivative, which a hand-written backward cannot give."""
+    if torch.compiler.is_compiling() or not is_transformed():
+        return False
+    transforms = torch._C._functorch.get_interpreter_stack() or ()
+    return any(transform.key() in DERIVATIVES for transform in transforms)
 
 
 def _check_shapes(

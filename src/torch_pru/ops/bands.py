@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torch_pru.ops.operators import is_transformed
+
 ALIGNMENT = 8
 """Rows of this many 16-bit values fill 16 bytes: products are several times faster on rows that do."""
 
@@ -28,22 +30,22 @@ def pooling_counts(
                 [0, 1, 1, 1, 0, 0],
                 [0, 0, 0, 1, 1, 1]])
     """
-    if torch.compiler.is_compiling():  # what a tracer sees must not be kept
-        return _count(features, windows, device, dtype)
+    if is_transformed():
+        return _count(features, windows, device).to(dtype)
     return _kept_count(features, windows, device, dtype)
 
 
-def _count(features: int, windows: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+def _count(features: int, windows: tuple[int, ...], device: torch.device) -> Tensor:
     views = torch.eye(features, device=device, dtype=torch.float64)
     for window in windows:
         views = F.pad(views, (window // 2, window // 2)).unfold(-1, window, 2).sum(-1)
-    return views.t().to(dtype).contiguous()
+    return views.t().contiguous()
 
 
-@functools.lru_cache(maxsize=64)
+@functools.cache  # as below; made on the CPU, because a copy to a GPU is whole when it returns, on any stream
 def _kept_count(features: int, windows: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     with torch.inference_mode(False):  # a later call may need it for a gradient
-        return _count(features, windows, device, dtype)
+        return _count(features, windows, torch.device("cpu")).to(dtype).to(device)
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def pooling_levels(features: int, windows: tuple[int, ...], device: torch.device
 
 def _level(features: int, windows: tuple[int, ...], device: torch.device) -> Level:
     with torch.inference_mode(False):
-        counts = _count(features, windows, torch.device("cpu"), torch.float64)
+        counts = _count(features, windows, torch.device("cpu"))
         matrix = counts / math.prod(windows)
         extended = F.pad(matrix, (0, aligned(features) - features))
         return Level(_band(extended, device), _band(matrix.t(), device))

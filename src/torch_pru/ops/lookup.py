@@ -23,8 +23,9 @@ def add_rows(table: Tensor, tokens: Tensor, rows: Tensor) -> None:
                 [2., 2.]])
     """
     if table.is_cuda and table.dtype == rows.dtype == torch.float32 and table.stride(1) == 1:
-        from torch_pru.ops.cuda import decoder
+        from torch_pru.ops.cuda import decoder, launch  # here: importing the package must stay light
 
-        decoder.add_rows(table, tokens, rows)
-    else:
-        table.index_put_((tokens,), rows, accumulate=True)
+        if launch.unserved(table.device.index) is None:
+            decoder.add_rows(table, tokens, rows)
+            return
+    table.index_put_((tokens,), rows, accumulate=True)

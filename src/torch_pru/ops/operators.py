@@ -80,12 +80,15 @@ UNWATCHED = frozenset(
 
 def is_watched(arguments: Iterable[Any]) -> bool:
     """Whether a compiler, a transform, a mode, a profiler or a kind of tensor has to do with an operator."""
+    return is_transformed() or torch.autograd._profiler_enabled() or not _are_plain(arguments)
+
+
+def is_transformed() -> bool:
+    """Whether a compiler, a transform or a mode is at work in this thread: its tensors are not to be kept."""
     return (
         torch.compiler.is_compiling()
         or torch._C._dispatch_tls_local_include_set().raw_repr() not in UNWATCHED
         or torch._C._len_torch_function_stack() > 0
-        or torch.autograd._profiler_enabled()
-        or not _are_plain(arguments)
     )
 
 

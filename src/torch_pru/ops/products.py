@@ -48,7 +48,9 @@ def is_unit_major(x: Tensor) -> bool:
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """What a product of x is computed in."""
+    """What a product of x is computed in; autocast leaves float64 alone, and knows no meta device."""
+    if x.is_meta or x.dtype == torch.float64:
+        return x.dtype
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
@@ -72,5 +74,6 @@ def _onednn_is_better(x: Tensor, weight: Tensor) -> bool:
         0 < x.shape[:-1].numel() <= FEW_ROWS
         and product_dtype(x) == x.dtype == weight.dtype == torch.float32
         and not needs_gradient
+        and torch._C._get_mkldnn_enabled()
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )

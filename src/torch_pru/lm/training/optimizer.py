@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from torch_pru.ops.cuda import update
+from torch_pru.ops.cuda.launch import unserved
 
 
 class Watch(NamedTuple):
@@ -60,7 +61,7 @@ class AveragedSGD:
         self.average_weight = torch.zeros((), device=like.device, dtype=like.dtype)  # 1 / n
         self.averages: list[Tensor] | None = None
         self.averaged_steps = 0
-        self.fused = like.is_cuda and like.dtype == torch.float32 and all(map(_fits, self.parameters))
+        self.fused = like.dtype == torch.float32 and all(map(_fits, self.parameters))
 
     def start_averaging(self) -> None:
         """Begin a new average with the next step, in float32 at least: 1/n falls to 4e-6."""
@@ -125,8 +126,9 @@ class AveragedSGD:
 
 
 def _fits(weight: Tensor) -> bool:
-    """Whether the fused update takes a weight of this size and layout."""
-    return weight.is_contiguous() and weight.numel() <= update.LARGEST
+    """Whether the fused update takes a weight of this size and layout, on the GPU that it is on."""
+    fits = weight.is_cuda and weight.is_contiguous() and weight.numel() <= update.LARGEST
+    return fits and unserved(weight.device.index) is None
 
 
 @contextmanager

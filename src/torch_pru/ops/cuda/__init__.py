@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .launch import device_of, missing, share
+from .launch import device_of, share, unserved
 from .plan import choose, choose_once
 from .recurrence import (
     backward,
@@ -45,8 +45,9 @@ def covers(gates: Tensor, weight: Tensor, lengths: Tensor | None, training: bool
     steps, batch, _, _ = gates.shape
     if steps == 0 or batch == 0:
         return "there is nothing to do: no steps or no batch"
-    if missing():
-        return missing()
+    reason = unserved(gates.device.index)
+    if reason is not None:
+        return reason
     device = device_of(gates.device.index)
     groups, _, size, _ = weight.shape
     plan = choose if torch.compiler.is_compiling() else choose_once

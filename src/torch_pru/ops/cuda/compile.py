@@ -5,6 +5,7 @@ NVRTC comes with PyTorch's CUDA wheels and needs neither a compiler nor, for com
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -52,12 +53,15 @@ def source(kernel: str) -> str:
     return "\n".join(f'#line 1 "{name}"\n{(here / name).read_text()}' for name in SOURCES[kernel])
 
 
-def cache_directory() -> Path:
-    """Where compiled kernels are kept: TORCH_PRU_CACHE, or the user's cache directory."""
-    chosen = os.environ.get("TORCH_PRU_CACHE")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+def cache_directory() -> Path | None:
+    """Where compiled kernels are kept: TORCH_PRU_CACHE, or the user's cache directory, if there is one."""
+    try:
+        chosen = os.environ.get("TORCH_PRU_CACHE")
+        if chosen:
+            return Path(chosen).expanduser()
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # a user without a home, as in some containers
+        return None
     return Path(base) / "torch_pru" / "kernels"
 
 
@@ -67,7 +71,10 @@ def cubin(kernel: str, constants: tuple[tuple[str, int], ...], architecture: str
     options = (f"--gpu-architecture={architecture}", *OPTIONS, *definitions)
     key = "\n".join((source(kernel), *options, nvrtc_version()))
     digest = hashlib.sha256(key.encode()).hexdigest()[:32]
-    entry = cache_directory() / f"{kernel}-{architecture}-{digest}.cubin"
+    kept = cache_directory()
+    if kept is None:
+        return _compile(kernel, options)
+    entry = kept / f"{kernel}-{architecture}-{digest}.cubin"
     code = _read(entry)
     if code is None:
         code = _compile(kernel, options)
@@ -87,14 +94,15 @@ def _read(entry: Path) -> bytes | None:
 
 def _write(entry: Path, code: bytes) -> None:
     """Writes aside and renames, so that other processes see an entry whole or not at all."""
-    try:
+    with contextlib.suppress(OSError):  # a cache that cannot be written costs a compilation per process
         entry.parent.mkdir(parents=True, exist_ok=True)
         handle, aside = tempfile.mkstemp(dir=entry.parent, prefix=entry.name)
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(code).digest() + code)
-        os.replace(aside, entry)
-    except OSError:
-        pass  # a cache that cannot be written costs a compilation per process, no more
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.sha256(code).digest() + code)
+            os.replace(aside, entry)
+        except OSError:
+            os.unlink(aside)
 
 
 @functools.cache
@@ -103,6 +111,15 @@ def nvrtc_version() -> str:
 
     _, major, minor = _checked(nvrtc.nvrtcVersion())
     return f"nvrtc {major}.{minor}"
+
+
+@functools.cache
+def architectures() -> frozenset[int]:
+    """What NVRTC compiles for: numbers such as 90, for compute capability 9.0."""
+    from cuda.bindings import nvrtc
+
+    _, known = _checked(nvrtc.nvrtcGetSupportedArchs())
+    return frozenset(known)
 
 
 def _checked(answer):

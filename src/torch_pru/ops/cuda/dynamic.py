@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .launch import launch_on, missing, pass_over
+from .launch import launch_on, pass_over, unserved
 
 TENSORS = 64  # in one launch; a kernel's argument holds at most 4 KB
 THREADS = 512
@@ -45,7 +45,7 @@ def dynamic_step(
 def covers(weights: Sequence[Tensor]) -> bool:
     """Whether ``dynamic_step`` can update these."""
     fitting = all(w.is_cuda and w.dtype == torch.float32 and w.is_contiguous() for w in weights)
-    return fitting and missing() is None
+    return fitting and unserved(weights[0].device.index) is None
 
 
 def _padded(column: Sequence[Tensor]) -> list[Tensor | None]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_pru.ops import folding
 from torch_pru.ops.bands import Band, aligned, pooling_levels
 
-from .launch import device_of, launch_on, missing, pass_over
+from .launch import at_multiple, launch_on, pass_over, unserved
 from .plan import Launch
 
 THREADS = 512
@@ -21,7 +21,7 @@ LARGEST = 2**31  # what 32 bits index
 
 def covers(device: torch.device, rows: int, columns: int) -> bool:
     """Whether these kernels serve a W' of (rows, columns); ``ops/folding.py`` serves any."""
-    return missing() is None and device_of(device.index).capability >= (8, 0) and rows * columns < LARGEST
+    return unserved(device.index) is None and rows * columns < LARGEST
 
 
 def fold(weights: Sequence[Tensor], windows: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -55,7 +55,7 @@ def spread(x: Tensor, gates: int) -> Tensor:
     if gates != GATES:
         return folding.spread(x, gates)
     result = x.new_empty(x.shape[0], x.shape[1] * GATES)
-    _launch_residual("spread", _at_multiple(x.contiguous(), 4), result)
+    _launch_residual("spread", at_multiple(x.contiguous(), 4), result)
     return result
 
 
@@ -63,7 +63,7 @@ def collect(x: Tensor, gates: int) -> Tensor:
     if gates != GATES:
         return folding.collect(x, gates)
     result = x.new_empty(x.shape[0], x.shape[1] // GATES)
-    _launch_residual("collect", result, _at_multiple(x.contiguous(), 16))
+    _launch_residual("collect", result, at_multiple(x.contiguous(), 16))
     return result
 
 
@@ -95,11 +95,6 @@ def _step(weight: Tensor, features: int) -> int:
 
 def _launch_residual(kernel: str, values: Tensor, gates: Tensor) -> None:
     launch_on(_launch(kernel, (), values), values.device, (values, gates), (values.numel(),))
-
-
-def _at_multiple(x: Tensor, size: int) -> Tensor:
-    """x at an address that ``size`` divides: itself, or a copy where a slice starts in between."""
-    return x.clone() if x.data_ptr() % size else x
 
 
 def _launch(kernel: str, constants: tuple[tuple[str, int], ...], operand: Tensor) -> Launch:

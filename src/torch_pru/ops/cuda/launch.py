@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.util
 import struct
 import threading
 from collections.abc import Iterable, Sequence
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import compile as compiler
-from .plan import Device, Launch
+from .plan import OLDEST, Device, Launch
 
 
 class LaunchError(RuntimeError):
@@ -27,18 +26,25 @@ def _checked(answer, what: str):
 
 
 @torch.compiler.assume_constant_result  # a compiler asks once, and looks no further
-def missing() -> str | None:
-    """Why no kernel can be compiled and launched, or None."""
-    return _missing()
+def unserved(index: int) -> str | None:
+    """Why no kernel can be compiled for the GPU of this index, or None."""
+    return _unserved(device_of(index).capability)
 
 
 @functools.cache
-def _missing() -> str | None:
+def _unserved(capability: tuple[int, int]) -> str | None:
+    name = f"compute capability {capability[0]}.{capability[1]}"
+    if capability < OLDEST:
+        return f"{name} is below {OLDEST[0]}.{OLDEST[1]}"
     try:
-        found = importlib.util.find_spec("cuda.bindings.nvrtc") is not None
+        known = compiler.architectures()
     except ModuleNotFoundError:
-        found = False
-    return None if found else "cuda-bindings is not installed"
+        return "cuda-bindings is not installed"
+    except RuntimeError as error:
+        return f"NVRTC cannot be used: {error}"
+    if 10 * capability[0] + capability[1] not in known:
+        return f"{compiler.nvrtc_version()} does not know {name}"
+    return None
 
 
 _runs = 1
@@ -185,6 +191,11 @@ def pass_over(
 @functools.cache
 def _pass_over(kernel: str, constants: tuple[tuple[str, int], ...], blocks: int, threads: int) -> Launch:
     return Launch(kernel, (*constants, ("THREADS", threads)), (blocks, 1), threads)
+
+
+def at_multiple(tensor: Tensor, size: int) -> Tensor:
+    """The tensor at an address that ``size`` divides: itself, or a copy where a slice starts in between."""
+    return tensor.clone() if tensor.data_ptr() % size else tensor
 
 
 def bits(number: float) -> int:

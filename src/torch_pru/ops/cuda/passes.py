@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .launch import bits, device_of, launch_on, missing, pass_over
+from .launch import bits, launch_on, pass_over, unserved
 from .plan import Launch, operand_dtype, round_up
 
 THREADS = 512
@@ -23,8 +23,7 @@ def covers(values: Tensor, other: torch.dtype) -> bool:
         values.is_cuda
         and values.numel() < LARGEST
         and (kinds <= {torch.float32, torch.float16} or kinds <= {torch.float32, torch.bfloat16})
-        and missing() is None
-        and device_of(values.device.index).capability >= (8, 0)
+        and unserved(values.device.index) is None
     )
 
 

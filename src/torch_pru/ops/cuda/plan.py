@@ -13,11 +13,13 @@ from dataclasses import dataclass
 
 import torch
 
+OLDEST = (8, 0)  # compute capability that the kernels need
 REGISTER_FILE = 65536  # 32-bit registers of one multiprocessor
 LARGEST_BATCH = 1024
 LARGEST_TOKEN_BATCH = 4  # up to here a single step reads the weights once for each column
 TOKEN_THREADS = 128
 WIDEST_TILE = 4  # 8-column tiles a cluster takes at once
+CLUSTER_BARRIER_BYTES = 16  # shared memory that a cluster kernel has besides what it is launched with
 
 
 @dataclass(frozen=True)
@@ -122,24 +124,31 @@ def clusters_at_once(device: Device, cluster: int) -> int:
     return max(1, device.multiprocessors // cluster - 1) // device.runs
 
 
-def cluster_columns(device: Device, held: Team, batch: int, groups: int) -> int:
+def cluster_columns(device: Device, held: Team, batch: int, groups: int, backward: bool) -> int:
     """Columns of the batch per cluster: as few as keep all clusters on the chip at once, so that a larger
-    batch is more clusters rather than longer steps; past that, wide tiles and several waves."""
+    batch is more clusters rather than longer steps; past that, wide tiles, as far as shared memory holds
+    them, and several waves."""
     at_once = clusters_at_once(device, held.cluster)
-    for tiles in range(1, WIDEST_TILE + 1):
-        slices = ceil_div(batch, 8 * tiles)
-        if slices * groups <= at_once:
+    slices = ceil_div(batch, 8)
+    for tiles in range(2, WIDEST_TILE + 1):
+        bytes_needed = cluster_bytes(held, 8 * tiles, backward) + CLUSTER_BARRIER_BYTES
+        if slices * groups <= at_once or bytes_needed > device.shared_bytes:
             break
+        slices = ceil_div(batch, 8 * tiles)
     return round_up(ceil_div(batch, slices), 4)
+
+
+def cluster_bytes(held: Team, columns: int, backward: bool) -> int:
+    """Shared memory of a block: the states of the group, or backward the gradients of its gates."""
+    places = held.cluster * held.slots
+    elements = 4 * (places + held.slots) * (columns | 1) if backward else 2 * places * columns
+    return 2 * (elements + 64)
 
 
 def cluster_launch(
     device: Device, held: Team, batch: int, groups: int, dtype: torch.dtype, backward: bool
 ) -> Launch:
-    columns = cluster_columns(device, held, batch, groups)
-    places = held.cluster * held.slots
-    stored = columns | 1
-    elements = 4 * (places + held.slots) * stored if backward else 2 * places * columns
+    columns = cluster_columns(device, held, batch, groups, backward)
     return Launch(
         kernel="backward_cluster" if backward else "forward_cluster",
         constants=(
@@ -154,7 +163,7 @@ def cluster_launch(
         blocks=(held.cluster * groups * ceil_div(batch, columns), 1),
         threads=held.slots * 8,
         cluster=held.cluster,
-        shared_bytes=2 * (elements + 64),
+        shared_bytes=cluster_bytes(held, columns, backward),
         bias_rows=8 * ceil_div(batch, columns),
     )
 
@@ -228,8 +237,6 @@ def choose(
     steps: int | None = None,
 ) -> Launch | str:
     """The launch that serves a shape, for any number of steps unless it is given, or why none does."""
-    if device.capability < (8, 0):
-        return f"compute capability {device.capability[0]}.{device.capability[1]} is below 8.0"
     if size % 2:
         return f"groups of {size} units: the kernels need an even number"
     if batch > LARGEST_BATCH:

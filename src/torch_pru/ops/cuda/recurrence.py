@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .launch import device_of, launch_on
+from .launch import at_multiple, device_of, launch_on
 from .passes import backward_tail, gradient_scale
 from .plan import Launch, choose_once, operand_dtype, round_up
 
@@ -48,7 +48,7 @@ def forward(
     launch = _launch(device, size, batch, groups, dtype, backward=False, steps=steps)
     of_token = launch.kernel == "forward_token"  # reads each weight once: no time to convert them before
     inputs = (
-        (gates if dtype == torch.float32 else gates.mT).contiguous(),
+        at_multiple((gates if dtype == torch.float32 else gates.mT).contiguous(), 8),  # 16 bits: four at once
         _operand(weight, dtype if of_token else operand_dtype(dtype)),
         _operand(bias, _read_as(bias, dtype)),
         _operand(h0, dtype),
@@ -200,7 +200,8 @@ def _read_as(tensor: Tensor | None, dtype: torch.dtype) -> torch.dtype:
 def _operand(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if tensor is None:
         return None
-    return (tensor if tensor.dtype == dtype else tensor.to(dtype)).contiguous()
+    operand = (tensor if tensor.dtype == dtype else tensor.to(dtype)).contiguous()
+    return at_multiple(operand, 4)  # 16 bits are read in pairs
 
 
 def _lengths(lengths: Tensor | None, device: torch.device) -> Tensor | None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .launch import device_of, launch_on, missing
+from .launch import launch_on, unserved
 from .plan import Launch, ceil_div
 
 UNITS = 2  # of a block, a warp for each gate; the kernels need groups of an even number of units
@@ -74,9 +74,8 @@ def padded(rows: Tensor) -> Tensor:
 def covers(weight: Tensor, row: int) -> bool:
     """Whether the kernels serve such weights, and rows of ``row`` elements."""
     sixteen_bits = weight.dtype in (torch.float16, torch.bfloat16)
-    if not (weight.is_cuda and sixteen_bits and row <= LARGEST_ROW and missing() is None):
-        return False
-    return device_of(weight.device.index).capability >= (8, 0)
+    fitting = weight.is_cuda and sixteen_bits and row <= LARGEST_ROW
+    return fitting and unserved(weight.device.index) is None
 
 
 def layer_launch(inputs: int, size: int, width: int, residual: bool, bf16: bool) -> Launch:
