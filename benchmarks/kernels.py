@@ -87,8 +87,13 @@ def main() -> None:
     if arguments.one:
         print(measure(arguments.one, arguments.steps, arguments.dtype))
         return
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.exit("the kernels run on an NVIDIA GPU, and there is none here")
     title = f"worst errors ({arguments.dtype}, T={arguments.steps}, us)"
     lines = [f"{'shape':>12} {'forward':>8} {'saving':>8} {'backward':>8}   {title}"]
+    failures = 0
     for shape in arguments.shapes:
         command = [
             sys.executable,
@@ -102,12 +107,15 @@ def main() -> None:
         ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-            lines.append(
-                done.stdout.rstrip() if done.returncode == 0 else f"{shape:>12} failed: {done.stderr[-900:]}"
-            )
+            failed = done.returncode != 0
+            lines.append(f"{shape:>12} failed: {done.stderr[-900:]}" if failed else done.stdout.rstrip())
         except subprocess.TimeoutExpired:
+            failed = True
             lines.append(f"{shape:>12} stopped after {LIMIT_SECONDS} s")
+        failures += failed
     print("\n".join(lines))
+    if failures:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

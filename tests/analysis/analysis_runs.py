@@ -60,15 +60,16 @@ def write_run(
     folder: Path, kind: str, corpus: Path, *, weights: bool = True, epochs: int = 3, seed: int = 0
 ) -> Path:
     config = config_of(kind, corpus)
-    vocabulary = load_corpus(str(corpus)).vocabulary
-    run = RunFolder.create(folder, config, vocabulary)
+    loaded = load_corpus(str(corpus))
+    run = RunFolder.create(folder, config, loaded)
     lines = [
         {"kind": "epoch", "epoch": epoch, "train_loss": 5 - epoch / 10, "valid_loss": 4.5 + 1 / epoch}
+        | {"best_valid_loss": 4.5 + 1 / epoch}
         for epoch in range(1, epochs + 1)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if weights:
-        state = model_of(kind, len(vocabulary), seed).state_dict()
+        state = model_of(kind, len(loaded.vocabulary), seed).state_dict()
         save_checkpoint(run.checkpoints, Checkpoint(state, state, {}))
     return folder
 

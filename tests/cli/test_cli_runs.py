@@ -157,7 +157,7 @@ def test_brackets_and_colons_in_a_path_are_printed(folder: Path, tmp_path: Path)
     out = tmp_path / "[bold]:smile:"
     _, shown, errors = invoke("train", folder / "tiny.toml", "--out", out, "--set", "epochs=1")
     assert f"training tiny into {out / 'tiny-1'}\n" in errors
-    assert f"next: pru evaluate {out / 'tiny-1'}\n" in shown
+    assert f"next: pru evaluate '{out / 'tiny-1'}'\n" in shown  # as a shell takes it
 
 
 def test_a_second_run_has_its_own_folder(run: Path, folder: Path) -> None:

@@ -24,7 +24,7 @@ def test_the_ending(
     corpus = Corpus(whole.train[:5000], whole.valid[:200], whole.test[:300], whole.vocabulary)
     monkeypatch.setattr("torch_pru.lm.run.load_corpus", lambda name: corpus)
     config = load_recipe("quickstart", {"embedding": "8", "hidden": "[8]", "device": "cpu"})
-    run = RunFolder.create(tmp_path / "quickstart-1", config, corpus.vocabulary)
+    run = RunFolder.create(tmp_path / "quickstart-1", config, corpus)
     torch.manual_seed(1)
     model = LanguageModel(config.model, config.regularisation, len(corpus.vocabulary))
     weights = dict(model.named_parameters())

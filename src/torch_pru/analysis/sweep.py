@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch_pru.analysis.curves import learning_curve
+from torch_pru.errors import PRUError
 from torch_pru.lm.config import ModelConfig, RegularisationConfig
 from torch_pru.lm.evaluation.scores import load_scores
+from torch_pru.lm.evaluation.static import perplexity
 from torch_pru.lm.model import parameter_counts, skeleton
 from torch_pru.lm.run import RunFolder
 
@@ -71,9 +72,17 @@ def sweep_point(run: RunFolder) -> SweepPoint:
         variant=variant(model),
         recurrent=recurrent_parameters(model),
         lstm=recurrent_parameters(lstm),
-        perplexity=learning_curve(run).best[1] if scored is None else scored,
+        perplexity=lowest_seen(run) if scored is None else scored,
         scored=scored is not None,
     )
+
+
+def lowest_seen(run: RunFolder) -> float:
+    """The lowest validation perplexity that training saw, that of the weights it began with included."""
+    epochs = run.epochs()
+    if not epochs:
+        raise PRUError(f"the run in {run.path} has not finished an epoch: its metrics.jsonl holds none")
+    return perplexity(epochs[-1]["best_valid_loss"])
 
 
 def recurrent_parameters(model: ModelConfig) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from torch_pru.cli.console import output
+from torch_pru.cli.console import messages, output
 from torch_pru.cli.progress import bar
 from torch_pru.errors import PRUError, check_choice
 
@@ -80,7 +80,9 @@ def evaluate(
     show(str(text or split), found, set(work.scores.tuning), unknown, as_json=as_json)
     if text is None and batch == 1:
         for method, entry in found.items():
-            work.scores.results.setdefault(method, {})[split] = entry
+            if not work.scores.note(method, split, entry):
+                kept = f"{split}, {method}: the run keeps its score in float32, not this one in {precision}"
+                messages().print(kept, soft_wrap=True)
         save_scores(work.scores, work.run.path)
 
 
@@ -147,7 +149,9 @@ class Evaluation:
         from torch_pru.lm.evaluation import gradient_statistics
 
         with bar("gradient statistics") as advance, self._computing():
-            return gradient_statistics(self.model, self.corpus.train, progress=advance)
+            train = self.corpus.train
+            batch = min(100, len(train) // 2)  # as published; a very short text has fewer columns
+            return gradient_statistics(self.model, train, batch=batch, progress=advance)
 
     def tune(self, method: str, tokens: int | None = None) -> None:
         """Choose the method's settings on the first ``tokens`` of validation; the run folder keeps them."""
@@ -164,7 +168,10 @@ class Evaluation:
             else:
                 tuning = tune_cache(model, valid, tokens=tokens, progress=advance)
         self.scores.note_tuning(method, tuning)
-        save_scores(self.scores, self.run.path)
+        try:
+            save_scores(self.scores, self.run.path)
+        except PRUError as error:  # what was tuned can still be used
+            messages().print(f"not kept: {error}", soft_wrap=True)
 
     def score(self, method: str, ids: Tensor, batch: int) -> dict[str, Any]:
         """The score of ``ids`` (N,) by one method, as plain values."""

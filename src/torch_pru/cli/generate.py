@@ -20,7 +20,9 @@ def generate(
     ] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest words only.")] = None,
     top_p: Annotated[float, typer.Option(help="Draw from the likeliest words that add up to this.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same text.")
+    ] = None,
     unknown: Annotated[
         bool, typer.Option("--unknown", help="Let <unk> be drawn; otherwise it never is.")
     ] = False,
@@ -36,14 +38,15 @@ def generate(
     from torch_pru.lm.evaluation import generate as generate_words
     from torch_pru.lm.run import RunFolder
     from torch_pru.lm.training.distributed import choose_device
-    from torch_pru.lm.training.precision import computing
+    from torch_pru.lm.training.precision import computing, usable_precision
 
     folder = RunFolder.open(run)
     vocabulary = folder.vocabulary
     given = word_splitter(folder.config.data.corpus)(prompt)
     chosen = choose_device(device)
+    model = folder.model(device=chosen)
     drawn = generate_words(
-        folder.model(device=chosen),
+        model,
         vocabulary,
         given,
         temperature=temperature,
@@ -55,7 +58,7 @@ def generate(
     if unread := ", ".join(word for word in given if word not in vocabulary):
         messages().print(f"not in the run's vocabulary, so read as <unk>: {unread}", soft_wrap=True)
     console = output()
-    with computing(folder.config.training.precision, chosen):
+    with computing(usable_precision(folder.config.training.precision, chosen, model), chosen):
         for piece in lines_of(given, islice(drawn, words)):
             console.print(piece, end="", soft_wrap=True)
             console.file.flush()

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from torch_pru.errors import PRUError
+
 
 def report(
     runs: Annotated[
@@ -24,6 +26,9 @@ def report(
     from torch_pru.lm.report import report as write_report
     from torch_pru.lm.results import keep as keep_run
 
+    names = [run.resolve().name for run in runs]
+    if keep is not None and (twice := sorted({name for name in names if names.count(name) > 1})):
+        raise PRUError(f"--keep {keep}: several runs are called {', '.join(twice)}; keep them one by one")
     typer.echo(write_report(runs), nl=False)
     if keep is not None:
         for run in runs:

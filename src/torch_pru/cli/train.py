@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ import typer
 
 from torch_pru.cli.console import messages, output, rank
 from torch_pru.cli.settings import SET_HELP, parse_settings
+from torch_pru.errors import PRUError
 
 if TYPE_CHECKING:
     from torch_pru.lm.config import Config
@@ -46,6 +49,7 @@ def train(
     Ctrl-C saves; pru resume goes on.
     """
     from torch_pru.lm import training
+    from torch_pru.lm.data.corpus import load_corpus
     from torch_pru.lm.model import skeleton
     from torch_pru.lm.recipe import load_recipe
 
@@ -55,16 +59,20 @@ def train(
     # All are looked at before the first is trained: a mistake in the last is found now, not tomorrow.
     loaded = [load_recipe(recipe, changes) for recipe in recipes or ["quickstart"]]
     for config in loaded:
-        skeleton(config.model, config.regularisation)
+        try:
+            skeleton(config.model, config.regularisation)
+        except PRUError as error:
+            raise PRUError(f"{config.name}: {error}") from error
+    if len(loaded) > 1:
+        for corpus in {config.data.corpus for config in loaded}:
+            load_corpus(corpus)
     configs = [with_seed(config, number) for config in loaded for number in range(seeds)]
-    folders: list[Path] = []
-    for config in configs:
-        folders.append(new_folder(out, config.name, folders))
-    tasks = [
-        Task(folder, config, partial(training.train, config, folder), f"training {config.name} into {folder}")
-        for config, folder in zip(configs, folders, strict=True)
-    ]
-    carry_out(tasks, partial(training.train_together, configs, folders), "training")
+    with new_folders(out, [config.name for config in configs]) as folders:
+        tasks = []
+        for config, folder in zip(configs, folders, strict=True):
+            title = f"training {config.name} into {folder}"
+            tasks.append(Task(folder, config, partial(training.train, config, folder), title))
+        carry_out(tasks, partial(training.train_together, configs, folders), "training")
 
 
 def with_seed(config: Config, number: int) -> Config:
@@ -212,6 +220,7 @@ def watched(work: Callable[..., Result], title: str, folders: Sequence[Path] = (
 def ending(run: RunFolder) -> None:
     """What a finished run has come to, and what to do with it."""
     from torch_pru.cli.quickstart import show_quickstart
+    from torch_pru.lm.evaluation.static import perplexity
 
     if rank() != 0:
         return
@@ -220,25 +229,48 @@ def ending(run: RunFolder) -> None:
         return
     console = output()
     if epochs := run.epochs():  # none where metrics.jsonl is lost
-        best = min(epochs, key=lambda line: line["valid_loss"])
+        lowest = epochs[-1]["best_valid_loss"]
+        best = next((f"at epoch {line['epoch']}" for line in epochs if line["valid_loss"] == lowest), None)
         console.print(
-            f"{run.path}: best validation perplexity {best['valid_perplexity']:.2f} at epoch {best['epoch']} "
+            f"{run.path}: best validation perplexity {perplexity(lowest):.2f} {best or 'before the first'} "
             f"of {len(epochs)} (at batch {run.config.training.valid_batch}, which only steers)",
             soft_wrap=True,
         )
-    console.print(f"next: pru evaluate {run.path}", soft_wrap=True)
+    console.print(f"next: pru evaluate {shlex.quote(str(run.path))}", soft_wrap=True)
 
 
-def new_folder(out: Path, name: str, taken: Collection[Path] = ()) -> Path:
-    """The first of ``name-1``, ``name-2``, ... that is neither there nor taken.
+@contextmanager
+def new_folders(out: Path, names: Sequence[str]) -> Iterator[list[Path]]:
+    """For each name the first of ``name-1``, ``name-2``, ... that is free, made at once: another command that
+    starts now takes the next. Those that no run was begun in are removed at the end.
 
-    Processes of one run agree on it: the first creates the folder only after all have met.
-
-    Example:
-        >>> new_folder(Path("/nowhere"), "quickstart").name
-        'quickstart-1'
+    Under ``torchrun`` all processes must find the same ones free, so that none is made before they have met.
     """
-    number = 1
-    while (folder := out / f"{name}-{number}").exists() or folder in taken:
-        number += 1
-    return folder
+    alone = processes() == 1
+    folders: list[Path] = []
+    for name in names:
+        number = 1
+        while (folder := out / f"{name}-{number}") in folders or not is_free(folder, take=alone):
+            number += 1
+        folders.append(folder)
+    try:
+        yield folders
+    finally:
+        for folder in folders if alone else ():
+            with suppress(OSError):  # a run's is not empty
+                folder.rmdir()
+
+
+def is_free(folder: Path, *, take: bool) -> bool:
+    """Whether there is nothing of that name; ``take`` makes the folder."""
+    from torch_pru.lm.data.storage import make_folder, writing
+
+    if not take or folder.exists():
+        return not folder.exists()
+    make_folder(folder.parent)
+    with writing(folder):
+        try:
+            folder.mkdir()
+        except FileExistsError:  # another was quicker
+            return False
+    return True

@@ -187,6 +187,8 @@ class TrainingConfig:
             check_positive(name, getattr(self, name))
         for name in ("extend_to", "seed", "checkpoint_minutes", "checkpoint_steps"):
             check_not_negative(name, getattr(self, name))
+        if self.seed >= 2**63:
+            raise PRUError(f"seed={self.seed} must be below 2^63")
         for name in ("learning_rate", "clip"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise PRUError(f"{name}={getattr(self, name)!r} must be a number above 0")

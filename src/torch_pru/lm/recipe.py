@@ -178,7 +178,7 @@ def config_text(config: Config) -> str:
         >>> config_text(Config(name="mine")).splitlines()[:4]
         ['name = "mine"', '', '[data]', 'corpus = "king-james"']
     """
-    return f"name = {json.dumps(config.name)}\n\n{settings_text(config)}"
+    return f"name = {toml_text(config.name)}\n\n{settings_text(config)}"
 
 
 def settings_text(config: Config, *, explained: bool = False) -> str:
@@ -194,11 +194,23 @@ def settings_text(config: Config, *, explained: bool = False) -> str:
         lines = [f"[{section}]"]
         for item in dataclasses.fields(SECTIONS[section]):
             lines += [f"# {item.metadata['help']}"] if explained else []
-            # JSON's spelling of texts, numbers, true, false and lists is TOML's too.
-            lines.append(f"{item.name} = {json.dumps(settings[item.name])}")
+            lines.append(f"{item.name} = {toml_text(settings[item.name])}")
         blocks.append("\n".join(lines) + "\n")
     lines = [f"[{FINETUNING}]"]
     lines += ["# settings of regularisation and training that pru finetune changes"] if explained else []
-    lines += [f"{key} = {json.dumps(value)}" for key, value in config.finetuning.items()]
+    lines += [f"{key} = {toml_text(value)}" for key, value in config.finetuning.items()]
     blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
+
+
+def toml_text(value: Any) -> str:
+    """A text, number, truth value or list of them as TOML.
+
+    JSON's spelling is TOML's too, but for escapes: of pairs of surrogates, which TOML has not, and of U+007F,
+    which JSON leaves as it is.
+
+    Example:
+        >>> print(toml_text(["a\U0001f600", 2, True]))
+        ["a😀", 2, true]
+    """
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

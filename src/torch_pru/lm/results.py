@@ -121,6 +121,10 @@ def keep(folder: str | Path, into: str | Path) -> Path:
     """
     run = RunFolder.open(folder)
     copy = Path(into) / run.path.name
+    if copy.resolve() == run.path.resolve():
+        raise PRUError(
+            f"the run in {run.path} would be copied onto itself, and lose what the copy leaves out"
+        )
     make_folder(copy)
     write_text(copy / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in run.epochs()))
     for name in ("run.json", "config.toml", "environment.json", "scores.json"):

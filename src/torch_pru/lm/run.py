@@ -42,6 +42,7 @@ class RunFolder:
         path: the folder.
         stage: ``"train"`` or ``"finetune"``.
         config: all settings.
+        text: `Corpus.digest` of what it learns from; empty in folders older than that.
 
     Example:
         >>> run = RunFolder.open("runs/quickstart-1")                       # doctest: +SKIP
@@ -53,20 +54,21 @@ class RunFolder:
     path: Path
     stage: str
     config: Config
+    text: str = ""
 
     @classmethod
-    def create(
-        cls, path: str | Path, config: Config, vocabulary: Vocabulary, stage: str = "train"
-    ) -> RunFolder:
+    def create(cls, path: str | Path, config: Config, corpus: Corpus, stage: str = "train") -> RunFolder:
         """Make a new run folder; one that holds a run already is refused."""
         path = Path(path)
         refuse_existing_run(path)
         make_folder(path)
         write_text(path / "config.toml", config_text(config))
-        vocabulary.save(path / "vocabulary.txt")
+        corpus.vocabulary.save(path / "vocabulary.txt")
+        text = corpus.digest()
+        about = {"format": FORMAT, "stage": stage, "text": text}
         # Last, so that a folder with a run.json is complete.
-        write_text(path / "run.json", json.dumps({"format": FORMAT, "stage": stage}) + "\n")
-        return cls(path, stage, config)
+        write_text(path / "run.json", json.dumps(about) + "\n")
+        return cls(path, stage, config, text)
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -76,7 +78,7 @@ class RunFolder:
             path = path.resolve()
         try:
             about = json.loads((path / "run.json").read_text(encoding="utf-8"))
-            found, stage = about["format"], about["stage"]
+            found, stage, text = about["format"], about["stage"], about.get("text", "")
         except FileNotFoundError:
             raise PRUError(f"there is no run in {path}: run.json is missing") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -86,7 +88,7 @@ class RunFolder:
                 f"the run in {path} has format {found}, made by another version of torch-pru; this version "
                 f"reads format {FORMAT}: use the version named in its environment.json"
             )
-        return cls(path, stage, load_recipe(path / "config.toml"))
+        return cls(path, stage, load_recipe(path / "config.toml"), text)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -96,15 +98,19 @@ class RunFolder:
     def corpus(self) -> Corpus:
         """The text that the run learns from."""
         corpus = load_corpus(self.config.data.corpus)
-        self.refuse_other_words(corpus)
+        self.refuse_other_text(corpus)
         return corpus
 
-    def refuse_other_words(self, corpus: Corpus) -> None:
-        """The text must still have the vocabulary that the run's weights were made for."""
-        if corpus.vocabulary != self.vocabulary:
+    def refuse_other_text(self, corpus: Corpus) -> None:
+        """The text must still be the one that the run began with."""
+        other_words = corpus.vocabulary != self.vocabulary
+        if other_words or self.text not in ("", corpus.digest()):
+            difference = (
+                "its vocabulary is another" if other_words else "its words are in another order or number"
+            )
             raise PRUError(
                 f"the text of corpus={self.config.data.corpus!r} has changed since the run in {self.path} "
-                f"began: its vocabulary is another"
+                f"began: {difference}"
             )
 
     @property
@@ -154,6 +160,10 @@ class RunFolder:
     def epochs(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl`` that end an epoch."""
         return [line for line in self.metrics() if line.get("kind") == "epoch"]
+
+    def forget_scores(self) -> None:
+        """Remove what was found of earlier weights: training goes on, and they will be others."""
+        (self.path / "scores.json").unlink(missing_ok=True)
 
     def write_environment(self, device: torch.device, processes: int) -> None:
         """Note where the run works: versions, commit, device, seed."""

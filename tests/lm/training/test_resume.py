@@ -209,6 +209,17 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(
     assert_same_end(tmp_path / "run", whole)
 
 
+def test_scores_of_earlier_weights_are_forgotten(
+    workshop: Workshop, interrupted: Path, whole: Path, tmp_path: Path
+) -> None:
+    for source, name in ((interrupted, "interrupted"), (whole, "whole")):
+        shutil.copytree(source, tmp_path / name)
+        (tmp_path / name / "scores.json").write_text("{}")
+        assert workshop.run("resume", run=str(tmp_path / name)) == 0, workshop.said.read_text()
+    assert not (tmp_path / "interrupted" / "scores.json").exists()
+    assert (tmp_path / "whole" / "scores.json").exists()  # it was finished: its weights stay
+
+
 def test_when_all_are_damaged_the_run_is_refused(interrupted: Path, tmp_path: Path) -> None:
     shutil.copytree(interrupted, tmp_path / "run")
     for path in checkpoints(tmp_path / "run"):

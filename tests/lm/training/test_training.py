@@ -345,8 +345,33 @@ def test_a_changed_text_is_noticed(finished: tuple[RunFolder, list[Progress]], t
         resume(path)
 
 
+def test_a_text_with_the_same_words_in_another_order_is_noticed(
+    finished: tuple[RunFolder, list[Progress]], tmp_path: Path
+) -> None:
+    path = copy_of(finished[0], tmp_path / "run")
+    about = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps(about | {"text": "0" * 64}))
+    with pytest.raises(PRUError, match="its words are in another order or number"):
+        resume(path)
+    del about["text"]  # as a folder from before it was kept
+    (path / "run.json").write_text(json.dumps(about))
+    resume(path)
+
+
+@pytest.mark.parametrize("valid_batch", [1, 5])
+def test_finetuning_measures_what_it_begins_with(
+    finished: tuple[RunFolder, list[Progress]], tmp_path: Path, valid_batch: int
+) -> None:
+    """A loss at another batch is another measure, and must not pass for a gain or a loss."""
+    overrides = {"valid_batch": str(valid_batch), "learning_rate": "1e-12", "epochs": "1"}
+    run = finetune(finished[0].path, tmp_path / "second", overrides=overrides)
+    [line] = run.epochs()
+    assert line["valid_loss"] == pytest.approx(line["best_valid_loss"], abs=1e-6)
+    assert abs(line["valid_loss"] - finished[0].epochs()[-1]["best_valid_loss"]) > 1e-4
+
+
 def test_an_unfinished_run_is_not_finetuned(text_folder: Path, tmp_path: Path) -> None:
-    RunFolder.create(tmp_path / "run", small_config(corpus=str(text_folder)), small_corpus().vocabulary)
+    RunFolder.create(tmp_path / "run", small_config(corpus=str(text_folder)), small_corpus())
     with pytest.raises(PRUError, match="is not finished"):
         finetune(tmp_path / "run")
     with pytest.raises(PRUError, match="has no best weights"):

@@ -98,7 +98,7 @@ def test_the_average_is_the_mean_of_the_weights_after_each_step() -> None:
 
 def test_the_average_is_what_is_validated_and_kept(tmp_path: Path) -> None:
     trainer = Trainer(small_config(unit="lstm"), small_corpus(), CPU)
-    trainer._begin(RunFolder.create(tmp_path, trainer.config, small_corpus().vocabulary), StopRequest())
+    trainer._begin(RunFolder.create(tmp_path, trainer.config, small_corpus()), StopRequest())
     trainer.optimizer.start_averaging()
     for first, length in trainer._windows():
         trainer._take_step(first, length)

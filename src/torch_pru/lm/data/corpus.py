@@ -52,6 +52,19 @@ class Corpus:
         text: Tensor = getattr(self, name)
         return text
 
+    def digest(self) -> str:
+        """SHA-256 of the numbered texts: what a run keeps to know them again.
+
+        Example:
+            >>> len(load_corpus("king-james").digest())
+            64
+        """
+        total = hashlib.sha256()
+        for split in SPLITS:
+            ids = self.split(split).numpy().astype("<i4")
+            total.update(len(ids).to_bytes(8, "little") + ids.tobytes())
+        return total.hexdigest()
+
 
 def load_corpus(name_or_folder: str | Path, *, data_root: str | Path | None = None) -> Corpus:
     """Read a corpus: "ptb", "wikitext-2", "king-james", or any folder with train.txt, valid.txt and test.txt.
@@ -126,6 +139,8 @@ def encode_text(path: str | Path, vocabulary: Vocabulary, split: Split = str.spl
     path = Path(path)
     if EOS not in vocabulary:
         raise PRUError(f"the vocabulary has no {EOS!r}, which ends every line of {path}")
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise PRUError(f"{path} can be read only once, and is read several times; use a file")
     _check_not_empty(path)
     if vocabulary.unknown is None:
         _check_known(path, vocabulary, split)

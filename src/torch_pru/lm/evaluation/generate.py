@@ -79,7 +79,7 @@ def sample(
     ranked, ids = log_probabilities.detach().cpu().double().sort(descending=True, stable=True)
     if temperature == 0:
         return ids[0]
-    kept = (ranked[:top_k] / temperature).softmax(0)
+    kept = ((ranked[:top_k] - ranked[0]) / temperature).softmax(0)  # of any temperature: the largest is 0
     before = kept.cumsum(0) - kept
     kept = kept * (before < top_p)  # the first word always stays: nothing is before it
     return ids[torch.multinomial(kept, 1, generator=generator)[0]]

@@ -53,6 +53,14 @@ class Scores:
         entry = self.results.get(method, {}).get(split)
         return None if entry is None else float(entry["perplexity"])
 
+    def note(self, method: str, split: str, found: dict[str, Any]) -> bool:
+        """Keep an `entry`, but none in 16 bits in the place of one in float32; returns whether it is kept."""
+        kept = self.results.setdefault(method, {})
+        worse = found["precision"] != "float32" and kept.get(split, {}).get("precision") == "float32"
+        if not worse:
+            kept[split] = found
+        return not worse
+
     def note_tuning(self, method: str, tuning: Tuning[Any]) -> None:
         """Keep the best settings, which `settings` gives from then on, and every try."""
         tries = [{**dataclasses.asdict(one.settings), "perplexity": one.perplexity} for one in tuning.tries]

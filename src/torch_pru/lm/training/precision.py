@@ -36,6 +36,15 @@ def check_precision(precision: str, device: torch.device, model: nn.Module) -> N
         raise PRUError("precision='float16' has no nn.LSTM on a CPU; use bfloat16 or float32")
 
 
+def usable_precision(precision: str, device: torch.device, model: nn.Module) -> str:
+    """``precision``, or float32 where PyTorch cannot compute in it: a model may come from another device."""
+    try:
+        check_precision(precision, device, model)
+    except PRUError:
+        return "float32"
+    return precision
+
+
 class LossScale:
     """Keeps float16 gradients off the ends of their range; the host never waits for it.
 

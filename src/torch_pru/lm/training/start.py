@@ -37,7 +37,7 @@ class NewRun:
 
     def begin(self, trainer: Trainer, corpus: Corpus) -> None:
         if trainer.world.main:
-            RunFolder.create(self.path, self.config, corpus.vocabulary)
+            RunFolder.create(self.path, self.config, corpus)
 
 
 class InterruptedRun:
@@ -48,7 +48,7 @@ class InterruptedRun:
         self.path, self.config = self.run.path, self.run.config
 
     def check(self, corpus: Corpus) -> None:
-        self.run.refuse_other_words(corpus)
+        self.run.refuse_other_text(corpus)
 
     def begin(self, trainer: Trainer, corpus: Corpus) -> None:
         checkpoint = self.run.checkpoint()
@@ -79,14 +79,14 @@ class SecondStage:
         self.config = with_precision(finetuning_settings(self.source.config, overrides))
 
     def check(self, corpus: Corpus) -> None:
-        self.source.refuse_other_words(corpus)
+        self.source.refuse_other_text(corpus)
 
     def begin(self, trainer: Trainer, corpus: Corpus) -> None:
         trainer.start_finetuning(self.checkpoint)
         start = snapshot(trainer)
         if trainer.world.main:  # the start comes first, so that a folder with a run.json can be resumed
             save_checkpoint(self.path / "checkpoints", start)
-            RunFolder.create(self.path, self.config, corpus.vocabulary, "finetune")
+            RunFolder.create(self.path, self.config, corpus, "finetune")
 
 
 def second_stage_folder(source: Path) -> Path:

@@ -121,6 +121,7 @@ class Trainer:
         self.run, self.stop = run, stop
         self.journal: Journal | None = None
         if self.world.main:
+            run.forget_scores()
             self.journal = Journal(run.path, offset=self.metrics_bytes, step=self.steps_done)
         self.started = self.saved_at = self.reported_at = time.monotonic()
         self.steps_before, self.speed = self.steps_done, 0.0
@@ -312,7 +313,8 @@ class Trainer:
         """Begin the second stage: averaged SGD from the best weights of a finished run."""
         self.set_weights(source.best)
         self.best = {name: value.detach().clone() for name, value in self.model.named_parameters()}
-        self.schedule = Schedule.finetuning(self.config.training, source.state["schedule"]["best"])
+        # Measured anew: the source may have been validated in another precision, or at another batch.
+        self.schedule = Schedule.finetuning(self.config.training, self._validate())
         self.optimizer.start_averaging()
 
     @torch.no_grad()

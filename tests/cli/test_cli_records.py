@@ -1,0 +1,142 @@
+"""What commands write is whole, is of the weights it says, and is nobody else's."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from command import invoke, write_corpus, write_recipe
+
+from torch_pru.cli.train import new_folders
+
+
+def pru(*arguments: object) -> str:
+    status, shown, errors = invoke(*arguments)
+    assert status == 0, errors
+    return shown
+
+
+def refusal(*arguments: object) -> str:
+    status, _, errors = invoke(*arguments)
+    assert status == 2
+    return errors
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("records")
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Path:
+    pru("train", write_recipe(folder, epochs=2), "--out", folder / "runs")
+    return folder / "runs" / "tiny-1"
+
+
+def test_sixteen_bits_do_not_replace_a_score_in_float32(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    pru("evaluate", copy, "--precision", "bfloat16")
+    assert "bfloat16" in (copy / "scores.json").read_text()
+    pru("evaluate", copy)
+    before = (copy / "scores.json").read_text()
+    assert "bfloat16" not in before
+    _, _, said = invoke("evaluate", copy, "--precision", "bfloat16")
+    assert "valid, static: the run keeps its score in float32, not this one in bfloat16" in said
+    assert (copy / "scores.json").read_text() == before
+
+
+def test_what_is_kept_never_lands_on_its_source(run: Path, tmp_path: Path) -> None:
+    metrics = (run / "metrics.jsonl").read_bytes()
+    assert "copied onto itself" in refusal("report", run, "--keep", run.parent)
+    assert (run / "metrics.jsonl").read_bytes() == metrics
+    twin = shutil.copytree(run, tmp_path / "other" / run.name)
+    errors = refusal("report", run, twin, "--keep", tmp_path / "kept")
+    assert "several runs are called tiny-1" in errors
+    assert not (tmp_path / "kept").exists()
+
+
+def test_finetuning_that_betters_nothing_says_so(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    shown = pru("finetune", copy, "--set", "learning_rate=20", "--set", "epochs=1", "--set", "clip=1")
+    source = json.loads((copy / "metrics.jsonl").read_text().splitlines()[-1])["best_valid_loss"]
+    assert "before the first of 1" in shown
+    lines = (tmp_path / "copy-finetuned" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["best_valid_loss"] == pytest.approx(source, abs=1e-6)
+
+
+def test_a_folder_is_taken_at_once(tmp_path: Path) -> None:
+    found: list[Path] = []
+
+    def take() -> None:
+        with new_folders(tmp_path / "runs", ["a", "a"]) as folders:
+            (folders[0] / "run.json").touch()
+            found.extend(folders)
+            together.wait()
+
+    together = threading.Barrier(4)
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(path.name for path in found) == [f"a-{number}" for number in range(1, 9)]
+    assert len(list((tmp_path / "runs").iterdir())) == 4  # those without a run are gone
+
+
+def test_a_mistake_leaves_no_folder(folder: Path, tmp_path: Path) -> None:
+    refusal("train", folder / "tiny.toml", "--set", "corpus=nowhere", "--out", tmp_path / "runs")
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_a_corpus_that_is_not_there_is_found_before_the_first_run(run: Path, tmp_path: Path) -> None:
+    text = (run.parents[1] / "tiny.toml").read_text()
+    (tmp_path / "good.toml").write_text(text)
+    (tmp_path / "bad.toml").write_text(text.replace(str(run.parents[1] / "corpus"), "nowhere"))
+    errors = refusal("train", tmp_path / "good.toml", tmp_path / "bad.toml", "--out", tmp_path / "runs")
+    assert "corpus 'nowhere' is neither a folder" in errors
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_that_cannot_be_has_the_name_of_its_recipe(run: Path, tmp_path: Path) -> None:
+    text = (run.parents[1] / "tiny.toml").read_text()
+    (tmp_path / "good.toml").write_text(text)
+    (tmp_path / "bad.toml").write_text(text.replace("hidden = [8]", "hidden = [8]\nlevels = 4"))
+    assert "bad: " in refusal("train", tmp_path / "good.toml", tmp_path / "bad.toml", "--out", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["😀 é", "a\x7fb", 'quote"d'])
+def test_a_corpus_of_any_name(name: str, folder: Path, run: Path, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / name)
+    out = tmp_path / "runs"
+    pru("train", folder / "tiny.toml", "--set", f"corpus={corpus}", "--set", "epochs=1", "--out", out)
+    assert pru("evaluate", out / "tiny-1")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes with a name")
+def test_a_pipe_is_refused(run: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "can be read only once" in refusal("evaluate", run, "--text", tmp_path / "pipe")
+
+
+def test_dynamic_evaluation_after_a_very_short_training_text(folder: Path, run: Path, tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus")
+    lines = (corpus / "train.txt").read_text().splitlines()
+    (corpus / "train.txt").write_text("\n".join([*lines[:16], "<unk>"]) + "\n")
+    settings = ["--set", f"corpus={corpus}", "--set", "batch=2", "--set", "epochs=1"]
+    pru("train", folder / "tiny.toml", *settings, "--out", tmp_path / "runs")
+    assert "dynamic" in pru("evaluate", tmp_path / "runs" / "tiny-1", "--dynamic")
+
+
+@pytest.mark.parametrize("seed", ["-1", str(2**63)])
+def test_seeds_that_are_none(seed: str, folder: Path, run: Path) -> None:
+    assert "seed" in refusal("train", folder / "tiny.toml", "--seed", seed, "--out", folder / "none")
+    assert "seed" in refusal("generate", run, "--seed", seed)
+
+
+def test_a_temperature_near_zero_takes_the_likeliest(run: Path) -> None:
+    likeliest = pru("generate", run, "--temperature", 0, "--words", 8)
+    assert pru("generate", run, "--temperature", "1e-320", "--words", 8) == likeliest
