@@ -47,3 +47,15 @@ def test_the_ending(
     (tmp_path / "a.txt").write_text("And God said.\n")  # not cut into the corpus's words yet
     ids = Evaluation(run, "cpu", "float32").encode(tmp_path / "a.txt")
     assert [run.vocabulary.word(number) for number in ids.tolist()] == ["and", "god", "said", ".", "<eos>"]
+
+
+def test_a_finished_run_is_shown_from_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test_the_ending(tmp_path, monkeypatch, capsys)
+    run = RunFolder.open(tmp_path / "quickstart-1")
+    before = (run.path / "scores.json").stat().st_mtime_ns
+    monkeypatch.setattr("torch_pru.cli.evaluate.Evaluation.score", None)
+    show_quickstart(run)
+    assert "Kneser-Ney" in capsys.readouterr().out
+    assert (run.path / "scores.json").stat().st_mtime_ns == before

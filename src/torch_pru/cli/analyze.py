@@ -53,9 +53,10 @@ def analyze(
         watch=bar,
     )
     console = output()
+    piped = not console.is_terminal  # a terminal wraps at words, a file keeps its lines
     for section in sections:
-        console.print(f"{section.title}: {section.sentence}")
+        console.print(f"{section.title}: {section.sentence}", soft_wrap=piped)
         for picture in section.pictures:
             if picture.sentence:
-                console.print(f"  {picture.sentence}")
+                console.print(f"  {picture.sentence}", soft_wrap=piped)
     console.print(str(out / "index.html"), soft_wrap=True)

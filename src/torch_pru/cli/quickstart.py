@@ -37,12 +37,14 @@ def show_quickstart(run: RunFolder) -> None:
         table.add_column(heading, justify="right")
     for split in ("valid", "test"):
         ids = work.corpus.split(split)
-        entry = work.score("static", ids, batch=1)
-        work.scores.results.setdefault("static", {})[split] = entry
+        ours = work.scores.perplexity("static", split)
+        if ours is None:  # else it is on record for these very weights
+            entry = work.score("static", ids, batch=1)
+            work.scores.note("static", split, entry)
+            save_scores(work.scores, run.path)
+            ours = entry["perplexity"]
         bigram = kneser_ney_bigram_perplexity(work.corpus.train, ids, len(work.corpus.vocabulary))
-        ours = entry["perplexity"]
         table.add_row(split, f"{ours:.2f}", f"{bigram:.2f}", f"{1 - ours / bigram:.0%}")
-    save_scores(work.scores, run.path)
     console.print(table)
     words = generate(work.model, run.vocabulary, temperature=0.8, seed=run.config.training.seed)
     for sentence in islice(sentences(words), 3):
