@@ -246,3 +246,29 @@ def test_a_layer_on_another_stream_and_in_another_thread():
     assert len(found) == 2
     for results in found:
         torch.testing.assert_close(results, expected, rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_weights_that_begin_between_two_words(steps: int) -> None:
+    """Kernels read 16-bit weights in pairs; one vector of all parameters puts them at odd places."""
+    pru = PRU(8, 16, pooling="convolution", device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(steps, 3, 8, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        expected = pru(x)[0]
+        vector = torch.nn.utils.parameters_to_vector(pru.parameters())
+        torch.nn.utils.vector_to_parameters(vector, pru.parameters())
+        assert pru.cells[0].context_transform.weight.data_ptr() % 4
+        assert torch.equal(pru(x)[0], expected)
+
+
+def test_a_pyramidal_context_on_streams_of_its_own() -> None:
+    """The table of its pooling is made at the first call, and read on every stream."""
+    pru = PRU(56, 56, context_transform="pyramidal", device="cuda")  # a size that no other test has
+    x = torch.randn(4, 3, 56, device="cuda")
+    found = []
+    for _ in range(3):
+        with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad():
+            found.append(pru(x)[0])
+    torch.cuda.synchronize()
+    for other in found[1:]:
+        assert torch.equal(other, found[0])
