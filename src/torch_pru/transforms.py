@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -328,7 +329,7 @@ class PyramidalTransform(nn.Module):
 
     def _levels(self) -> list[GroupedLinear | _UnevenGroups]:
         """As they are registered now: a replica on another device has levels of its own."""
-        return list(self.transforms)  # type: ignore[arg-type]
+        return cast("list[GroupedLinear | _UnevenGroups]", list(self.transforms))
 
     def extra_repr(self) -> str:
         parts = [f"{self.in_features}, {self.out_features}, levels={self.levels}"]

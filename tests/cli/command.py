@@ -34,6 +34,20 @@ def write_recipe(folder: Path, **training: object) -> Path:
     return path
 
 
+def pru(*arguments: object) -> str:
+    """Standard output of a command that must succeed."""
+    status, shown, errors = invoke(*arguments)
+    assert status == 0, errors
+    return shown
+
+
+def refusal(*arguments: object) -> str:
+    """Standard error of a command that must be refused."""
+    status, _, errors = invoke(*arguments)
+    assert status == 2
+    return errors
+
+
 def invoke(*arguments: object, **environment: str) -> tuple[int, str, str]:
     """Status, standard output and standard error of ``pru``; an error without a line of its own is raised."""
     result = CliRunner().invoke(

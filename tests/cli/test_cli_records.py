@@ -9,32 +9,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from command import invoke, write_corpus, write_recipe
+from command import invoke, pru, refusal, write_corpus
 
 from torch_pru.cli.train import new_folders
-
-
-def pru(*arguments: object) -> str:
-    status, shown, errors = invoke(*arguments)
-    assert status == 0, errors
-    return shown
-
-
-def refusal(*arguments: object) -> str:
-    status, _, errors = invoke(*arguments)
-    assert status == 2
-    return errors
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("records")
-
-
-@pytest.fixture(scope="module")
-def run(folder: Path) -> Path:
-    pru("train", write_recipe(folder, epochs=2), "--out", folder / "runs")
-    return folder / "runs" / "tiny-1"
 
 
 def test_sixteen_bits_do_not_replace_a_score_in_float32(run: Path, tmp_path: Path) -> None:
@@ -87,32 +64,32 @@ def test_a_folder_is_taken_at_once(tmp_path: Path) -> None:
     assert len(list((tmp_path / "runs").iterdir())) == 4  # those without a run are gone
 
 
-def test_a_mistake_leaves_no_folder(folder: Path, tmp_path: Path) -> None:
-    refusal("train", folder / "tiny.toml", "--set", "corpus=nowhere", "--out", tmp_path / "runs")
+def test_a_mistake_leaves_no_folder(recipe: Path, tmp_path: Path) -> None:
+    refusal("train", recipe, "--set", "corpus=nowhere", "--out", tmp_path / "runs")
     assert not list((tmp_path / "runs").iterdir())
 
 
-def test_a_corpus_that_is_not_there_is_found_before_the_first_run(run: Path, tmp_path: Path) -> None:
-    text = (run.parents[1] / "tiny.toml").read_text()
+def test_a_corpus_that_is_not_there_is_found_before_the_first_run(recipe: Path, tmp_path: Path) -> None:
+    text = recipe.read_text()
     (tmp_path / "good.toml").write_text(text)
-    (tmp_path / "bad.toml").write_text(text.replace(str(run.parents[1] / "corpus"), "nowhere"))
+    (tmp_path / "bad.toml").write_text(text.replace(str(recipe.parent / "corpus"), "nowhere"))
     errors = refusal("train", tmp_path / "good.toml", tmp_path / "bad.toml", "--out", tmp_path / "runs")
     assert "corpus 'nowhere' is neither a folder" in errors
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_model_that_cannot_be_has_the_name_of_its_recipe(run: Path, tmp_path: Path) -> None:
-    text = (run.parents[1] / "tiny.toml").read_text()
+def test_a_model_that_cannot_be_has_the_name_of_its_recipe(recipe: Path, tmp_path: Path) -> None:
+    text = recipe.read_text()
     (tmp_path / "good.toml").write_text(text)
     (tmp_path / "bad.toml").write_text(text.replace("hidden = [8]", "hidden = [8]\nlevels = 4"))
     assert "bad: " in refusal("train", tmp_path / "good.toml", tmp_path / "bad.toml", "--out", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["😀 é", "a\x7fb", 'quote"d'])
-def test_a_corpus_of_any_name(name: str, folder: Path, run: Path, tmp_path: Path) -> None:
+def test_a_corpus_of_any_name(name: str, recipe: Path, tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / name)
     out = tmp_path / "runs"
-    pru("train", folder / "tiny.toml", "--set", f"corpus={corpus}", "--set", "epochs=1", "--out", out)
+    pru("train", recipe, "--set", f"corpus={corpus}", "--set", "epochs=1", "--out", out)
     assert pru("evaluate", out / "tiny-1")
 
 
@@ -122,18 +99,18 @@ def test_a_pipe_is_refused(run: Path, tmp_path: Path) -> None:
     assert "can be read only once" in refusal("evaluate", run, "--text", tmp_path / "pipe")
 
 
-def test_dynamic_evaluation_after_a_very_short_training_text(folder: Path, run: Path, tmp_path: Path) -> None:
+def test_dynamic_evaluation_after_a_very_short_training_text(recipe: Path, tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus")
     lines = (corpus / "train.txt").read_text().splitlines()
     (corpus / "train.txt").write_text("\n".join([*lines[:16], "<unk>"]) + "\n")
     settings = ["--set", f"corpus={corpus}", "--set", "batch=2", "--set", "epochs=1"]
-    pru("train", folder / "tiny.toml", *settings, "--out", tmp_path / "runs")
+    pru("train", recipe, *settings, "--out", tmp_path / "runs")
     assert "dynamic" in pru("evaluate", tmp_path / "runs" / "tiny-1", "--dynamic")
 
 
 @pytest.mark.parametrize("seed", ["-1", str(2**63)])
-def test_seeds_that_are_none(seed: str, folder: Path, run: Path) -> None:
-    assert "seed" in refusal("train", folder / "tiny.toml", "--seed", seed, "--out", folder / "none")
+def test_seeds_that_are_none(seed: str, recipe: Path, run: Path, tmp_path: Path) -> None:
+    assert "seed" in refusal("train", recipe, "--seed", seed, "--out", tmp_path / "none")
     assert "seed" in refusal("generate", run, "--seed", seed)
 
 

@@ -12,31 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from command import invoke, write_recipe
+from command import invoke, pru, write_recipe
 
 from torch_pru.lm.evaluation import tune
-
-
-def pru(*arguments: object) -> str:
-    """Standard output of a command that must succeed."""
-    status, shown, errors = invoke(*arguments)
-    assert status == 0, errors
-    return shown
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cli")
-
-
-@pytest.fixture(scope="module")
-def run(folder: Path) -> Path:
-    recipe = write_recipe(folder, epochs=2, log_steps=5)
-    shown = pru("train", recipe, "--out", folder / "runs", "--set", "trigger_window=1", "--seed", 7)
-    path = folder / "runs" / "tiny-1"
-    assert f"next: pru evaluate {path}" in shown
-    assert "seed = 7" in (path / "config.toml").read_text()
-    return path
 
 
 def test_evaluate_keeps_the_scores_of_a_split(run: Path) -> None:
@@ -132,12 +110,12 @@ def test_a_finished_run_without_metrics_is_left_as_it_is(run: Path, tmp_path: Pa
     assert pru("resume", copy) == f"next: pru evaluate {copy}\n"
 
 
-def test_finetune_and_report(run: Path, folder: Path) -> None:
+def test_finetune_and_report(run: Path) -> None:
     status, _, errors = invoke("finetune", run, "--set", "groups=2")
     assert status == 2
     assert "finetuning --set groups=2: groups=2 cannot change" in errors
     pru("finetune", run, "--set", "temporal=2.5")
-    finetuned = folder / "runs" / "tiny-1-finetuned"
+    finetuned = run.with_name("tiny-1-finetuned")
     document = pru("report", run, finetuned)
     first, second = (line for line in document.splitlines() if line.startswith("| `tiny-1"))
     assert "temporal" not in first
@@ -153,16 +131,16 @@ def test_a_run_that_is_named_by_a_dot(run: Path, tmp_path: Path, monkeypatch: py
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["copy"]
 
 
-def test_brackets_and_colons_in_a_path_are_printed(folder: Path, tmp_path: Path) -> None:
+def test_brackets_and_colons_in_a_path_are_printed(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "[bold]:smile:"
-    _, shown, errors = invoke("train", folder / "tiny.toml", "--out", out, "--set", "epochs=1")
+    _, shown, errors = invoke("train", recipe, "--out", out, "--set", "epochs=1")
     assert f"training tiny into {out / 'tiny-1'}\n" in errors
     assert f"next: pru evaluate '{out / 'tiny-1'}'\n" in shown  # as a shell takes it
 
 
-def test_a_second_run_has_its_own_folder(run: Path, folder: Path) -> None:
-    pru("train", folder / "tiny.toml", "--out", folder / "runs", "--set", "epochs=1")
-    assert (folder / "runs" / "tiny-2" / "run.json").exists()
+def test_a_second_run_has_its_own_folder(run: Path, recipe: Path) -> None:
+    pru("train", recipe, "--out", run.parent, "--set", "epochs=1")
+    assert (run.parent / "tiny-2" / "run.json").exists()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")

@@ -265,6 +265,7 @@ def test_a_pyramidal_context_on_streams_of_its_own() -> None:
     """The table of its pooling is made at the first call, and read on every stream."""
     pru = PRU(56, 56, context_transform="pyramidal", device="cuda")  # a size that no other test has
     x = torch.randn(4, 3, 56, device="cuda")
+    torch.cuda.synchronize()  # these are there before the other streams begin
     found = []
     for _ in range(3):
         with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.evaluation.static import perplexity
@@ -36,6 +37,14 @@ class LearningCurve:
         return self.epochs[self.valid.index(lowest)], lowest
 
 
+def finished_epochs(run: RunFolder) -> list[dict[str, Any]]:
+    """The lines of a run's metrics that end an epoch, of which there must be one."""
+    lines = run.epochs()
+    if not lines:
+        raise PRUError(f"the run in {run.path} has not finished an epoch: its metrics.jsonl holds none")
+    return lines
+
+
 def learning_curve(run: RunFolder) -> LearningCurve:
     """The curve of a run folder; its weights are not needed.
 
@@ -43,9 +52,7 @@ def learning_curve(run: RunFolder) -> LearningCurve:
         >>> learning_curve(RunFolder.open("runs/quickstart-1")).best        # doctest: +SKIP
         (3, 61.7)
     """
-    lines = run.epochs()
-    if not lines:
-        raise PRUError(f"the run in {run.path} has not finished an epoch: its metrics.jsonl holds none")
+    lines = finished_epochs(run)
     return LearningCurve(
         corpus=run.config.data.corpus,
         epochs=[line["epoch"] for line in lines],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch_pru.errors import PRUError
+from torch_pru.analysis.curves import finished_epochs
 from torch_pru.lm.config import ModelConfig, RegularisationConfig
 from torch_pru.lm.evaluation.scores import load_scores
 from torch_pru.lm.evaluation.static import perplexity
@@ -79,10 +79,7 @@ def sweep_point(run: RunFolder) -> SweepPoint:
 
 def lowest_seen(run: RunFolder) -> float:
     """The lowest validation perplexity that training saw, that of the weights it began with included."""
-    epochs = run.epochs()
-    if not epochs:
-        raise PRUError(f"the run in {run.path} has not finished an epoch: its metrics.jsonl holds none")
-    return perplexity(epochs[-1]["best_valid_loss"])
+    return perplexity(finished_epochs(run)[-1]["best_valid_loss"])
 
 
 def recurrent_parameters(model: ModelConfig) -> int:

@@ -250,7 +250,7 @@ def new_folders(out: Path, names: Sequence[str]) -> Iterator[list[Path]]:
     folders: list[Path] = []
     for name in names:
         number = 1
-        while (folder := out / f"{name}-{number}") in folders or not is_free(folder, take=alone):
+        while (folder := out / f"{name}-{number}") in folders or not (take if alone else is_free)(folder):
             number += 1
         folders.append(folder)
     try:
@@ -261,16 +261,19 @@ def new_folders(out: Path, names: Sequence[str]) -> Iterator[list[Path]]:
                 folder.rmdir()
 
 
-def is_free(folder: Path, *, take: bool) -> bool:
-    """Whether there is nothing of that name; ``take`` makes the folder."""
+def is_free(folder: Path) -> bool:
+    """Whether there is nothing of that name."""
+    return not folder.exists()
+
+
+def take(folder: Path) -> bool:
+    """Make the folder; False where there is something of that name."""
     from torch_pru.lm.data.storage import make_folder, writing
 
-    if not take or folder.exists():
-        return not folder.exists()
     make_folder(folder.parent)
     with writing(folder):
         try:
             folder.mkdir()
-        except FileExistsError:  # another was quicker
+        except FileExistsError:
             return False
     return True

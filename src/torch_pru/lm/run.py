@@ -42,7 +42,7 @@ class RunFolder:
         path: the folder.
         stage: ``"train"`` or ``"finetune"``.
         config: all settings.
-        text: `Corpus.digest` of what it learns from; empty in folders older than that.
+        text_digest: `Corpus.digest` of what it learns from; empty in folders older than that.
 
     Example:
         >>> run = RunFolder.open("runs/quickstart-1")                       # doctest: +SKIP
@@ -54,7 +54,7 @@ class RunFolder:
     path: Path
     stage: str
     config: Config
-    text: str = ""
+    text_digest: str = ""
 
     @classmethod
     def create(cls, path: str | Path, config: Config, corpus: Corpus, stage: str = "train") -> RunFolder:
@@ -64,11 +64,11 @@ class RunFolder:
         make_folder(path)
         write_text(path / "config.toml", config_text(config))
         corpus.vocabulary.save(path / "vocabulary.txt")
-        text = corpus.digest()
-        about = {"format": FORMAT, "stage": stage, "text": text}
+        text_digest = corpus.digest()
+        about = {"format": FORMAT, "stage": stage, "text_digest": text_digest}
         # Last, so that a folder with a run.json is complete.
         write_text(path / "run.json", json.dumps(about) + "\n")
-        return cls(path, stage, config, text)
+        return cls(path, stage, config, text_digest)
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -78,7 +78,7 @@ class RunFolder:
             path = path.resolve()
         try:
             about = json.loads((path / "run.json").read_text(encoding="utf-8"))
-            found, stage, text = about["format"], about["stage"], about.get("text", "")
+            found, stage, text_digest = about["format"], about["stage"], about.get("text_digest", "")
         except FileNotFoundError:
             raise PRUError(f"there is no run in {path}: run.json is missing") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -88,7 +88,7 @@ class RunFolder:
                 f"the run in {path} has format {found}, made by another version of torch-pru; this version "
                 f"reads format {FORMAT}: use the version named in its environment.json"
             )
-        return cls(path, stage, load_recipe(path / "config.toml"), text)
+        return cls(path, stage, load_recipe(path / "config.toml"), text_digest)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -104,7 +104,7 @@ class RunFolder:
     def refuse_other_text(self, corpus: Corpus) -> None:
         """The text must still be the one that the run began with."""
         other_words = corpus.vocabulary != self.vocabulary
-        if other_words or self.text not in ("", corpus.digest()):
+        if other_words or self.text_digest not in ("", corpus.digest()):
             difference = (
                 "its vocabulary is another" if other_words else "its words are in another order or number"
             )

@@ -29,17 +29,14 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, targets: 
         torch.Size([6])
     """
     dtype = product_dtype(hidden)
-    if hidden.is_cuda and dtype in SIXTEEN_BITS and _kernels_serve(hidden.device):
-        return _Fused.apply(hidden.to(dtype), weight, bias, targets)
+    if hidden.is_cuda and dtype in SIXTEEN_BITS:
+        from torch_pru.ops.cuda.launch import unserved  # here: importing the package must stay light
+
+        if unserved(hidden.device.index) is None:
+            return _Fused.apply(hidden.to(dtype), weight, bias, targets)
     logits = F.linear(hidden, weight, bias)
     logits = logits.float() if logits.dtype in SIXTEEN_BITS else logits
     return F.cross_entropy(logits, targets, reduction="none")
-
-
-def _kernels_serve(device: torch.device) -> bool:
-    from torch_pru.ops.cuda.launch import unserved  # here, because importing the package must stay light
-
-    return unserved(device.index) is None
 
 
 class _Fused(torch.autograd.Function):

@@ -1,0 +1,69 @@
+"""The second stage: its settings, what it begins with, and what it is refused to."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from small import small_config, small_corpus
+
+from torch_pru import PRUError
+from torch_pru.lm.run import RunFolder
+from torch_pru.lm.training import finetune, train
+
+
+@pytest.fixture(scope="module")
+def finished(text_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    config = small_config(unit="lstm", corpus=str(text_folder), epochs=6)
+    return train(config, tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_finetuning_has_settings_of_its_own(text_folder: Path, tmp_path: Path) -> None:
+    config = small_config(corpus=str(text_folder), epochs=1)
+    config = dataclasses.replace(config, finetuning={"hidden_dropout": 0.3, "temporal": 3.0})
+    run = train(config, tmp_path / "run")
+    assert RunFolder.open(run.path).config.finetuning == config.finetuning
+    tuned = finetune(run.path, overrides={"hidden_dropout": "0.4"})
+    rates = tuned.config.regularisation
+    assert (rates.hidden_dropout, rates.temporal) == (0.4, 3.0)
+    assert rates == dataclasses.replace(config.regularisation, hidden_dropout=0.4, temporal=3.0)
+    with pytest.raises(PRUError, match=r"finetuning --set levels=1: levels=1 cannot change"):
+        finetune(run.path, tmp_path / "other", {"levels": "1"})
+    assert not (tmp_path / "other").exists()
+
+
+def test_finetuning_starts_averaged_from_the_best_weights(finished: RunFolder, tmp_path: Path) -> None:
+    tuned = finetune(finished.path, tmp_path / "tuned")
+    assert (tuned.stage, tuned.config) == ("finetune", finished.config)
+    lines = [line for line in tuned.metrics() if line["kind"] == "epoch"]
+    assert all(line["averaged"] and line["stage"] == "finetune" for line in lines)
+    rounds = [line["round"] for line in lines]
+    assert rounds == sorted(rounds)
+    assert rounds[0] == 1
+    assert lines[-1]["decision"] == "stop"
+    assert sum(line["decision"] == "restart" for line in lines) == rounds[-1] - 1
+    before = min(line["valid_loss"] for line in finished.epochs())
+    assert lines[-1]["best_valid_loss"] <= before
+    with pytest.raises(PRUError, match=r"there is a run in .* already"):
+        finetune(finished.path, tmp_path / "tuned")
+
+
+@pytest.mark.parametrize("valid_batch", [1, 5])
+def test_finetuning_measures_what_it_begins_with(
+    finished: RunFolder, tmp_path: Path, valid_batch: int
+) -> None:
+    """A loss at another batch is another measure, and must not pass for a gain or a loss."""
+    overrides = {"valid_batch": str(valid_batch), "learning_rate": "1e-12", "epochs": "1"}
+    run = finetune(finished.path, tmp_path / "second", overrides=overrides)
+    [line] = run.epochs()
+    assert line["valid_loss"] == pytest.approx(line["best_valid_loss"], abs=1e-6)
+    assert abs(line["valid_loss"] - finished.epochs()[-1]["best_valid_loss"]) > 1e-4
+
+
+def test_an_unfinished_run_is_not_finetuned(text_folder: Path, tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", small_config(corpus=str(text_folder)), small_corpus())
+    with pytest.raises(PRUError, match="is not finished"):
+        finetune(tmp_path / "run")
+    with pytest.raises(PRUError, match="has no best weights"):
+        RunFolder.open(tmp_path / "run").model()
