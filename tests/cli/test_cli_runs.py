@@ -75,7 +75,9 @@ def test_dynamic_evaluation(run: Path) -> None:
     assert shown["dynamic"]["perplexity"] != shown["static"]["perplexity"]
     assert shown["dynamic"]["settings"]["learning_rate"] == 5e-5
     pru("evaluate", run, "--dynamic", "--tune", "--tune-tokens", 30)
-    tries = json.loads((run / "scores.json").read_text())["tuning"]["dynamic"]["tries"]
+    tuning = json.loads((run / "scores.json").read_text())["tuning"]["dynamic"]
+    tries = tuning["tries"]
+    assert tuning["tokens"] == 30
     assert 24 < len(tries) <= 24 + tune.MOST_BEYOND + 1  # the grid, and beyond its edge
 
 

@@ -147,7 +147,20 @@ def test_dynamic_evaluation(tmp_path: Path) -> None:
     row = cells(document, "ptb-pru-g4", "dynamic")
     assert row[2:9] == ["paper", "–", "55.23", "not scored", "**55.30**", "**62.50**", "decay 0.002"]
     assert cells(document, "ptb-pru-g4", "cache")[2:7] == ["–", "–", "–", "not scored", "**57.00**"]
+    assert row[10] == "`pru evaluate RUN --split test --dynamic --tune`"
     assert cells(document, "ptb-lstm-1000", "dynamic")[5:7] == ["not run", "not run"]
+
+
+def test_the_command_of_an_adapted_row_has_the_options_on_record(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", load_recipe("ptb-pru-g4"), results={"dynamic": {"test": 55.3}})
+    scores = load_scores(run)
+    assert scores is not None
+    scores.tuning["dynamic"] = {"tokens": 12000}
+    scores.results["dynamic"]["test"]["precision"] = "bfloat16"
+    save_scores(scores, run)
+    row = cells(report([run]), "ptb-pru-g4", "dynamic")
+    command = "pru evaluate RUN --split test --dynamic --tune --tune-tokens 12000 --precision bfloat16"
+    assert row[10] == f"`{command}`"
 
 
 def test_a_row_speaks_of_the_seeds_that_its_method_scored(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch_pru.lm.evaluation.tune import TOKENS
 from torch_pru.lm.paper import (
     ABLATIONS,
     ADAPTED,
@@ -111,8 +112,8 @@ def adapted_table(results: Sequence[Result]) -> str:
                 published.setdefault((recipe, result.finetuned, method), ours)
     rows = [adapted_row(one, results) for one in published.values()]
     text = (
-        "Settings are tuned on the first validation tokens where `--tune` was given: 30,000, or as many as "
-        "`--tune-tokens` said."
+        f"Settings are tuned on the first {TOKENS:,} validation tokens, or as many as `--tune-tokens` says. "
+        "Without `--split test` the validation text is scored."
     )
     return f"## Dynamic evaluation and continuous cache\n\n{text}\n\n" + table(heading, rows)
 
@@ -123,6 +124,7 @@ def adapted_row(one: Adapted, results: Sequence[Result]) -> list[str]:
     settings = [
         ", ".join(f"{key} {value:g}" for key, value in run.settings(one.method).items()) for run in runs
     ]
+    options = sorted({run.tuning_options(one.method) for run in runs}) or [""]
     return [
         one.recipe + (", finetuned" if one.finetuned else ""),
         one.method,
@@ -134,7 +136,7 @@ def adapted_row(one: Adapted, results: Sequence[Result]) -> list[str]:
         here(runs, scores(runs, "static", "test")),
         "; ".join(sorted(set(settings) - {""})) or "–",
         seeds(runs),
-        f"`pru evaluate RUN --split test --{one.method} --tune`",
+        "; ".join(f"`pru evaluate RUN --split test --{one.method} --tune{more}`" for more in options),
     ]
 
 

@@ -12,6 +12,7 @@ from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config, flat_settings, second_stage
 from torch_pru.lm.data.storage import make_folder
 from torch_pru.lm.evaluation.scores import Scores, load_scores
+from torch_pru.lm.evaluation.tune import TOKENS
 from torch_pru.lm.recipe import list_recipes, load_recipe
 from torch_pru.lm.run import RunFolder, write_text
 
@@ -79,6 +80,16 @@ class Result:
         """What a method was scored with, on the test text or else on validation."""
         found = {} if self.scores is None else self.scores.results.get(method, {})
         return dict(next((found[split]["settings"] for split in ("test", "valid") if split in found), {}))
+
+    def tuning_options(self, method: str) -> str:
+        """What ``pru evaluate --tune`` was told beside the method, as far as the scores tell of it."""
+        if self.scores is None:
+            return ""
+        tokens = self.scores.tuning.get(method, {}).get("tokens", TOKENS)
+        precision = self.scores.results.get(method, {}).get("test", {}).get("precision", "float32")
+        options = [f" --tune-tokens {tokens}"] if tokens != TOKENS else []
+        options += [f" --precision {precision}"] if precision != "float32" else []
+        return "".join(options)
 
 
 def read_result(folder: str | Path) -> Result:

@@ -34,7 +34,7 @@ class Scores:
         parameters: how many there are, by part.
         results: method ("static", "dynamic", "cache") to split to perplexity, nll, tokens, seconds,
             device, precision and settings.
-        tuning: method to its best settings on validation and every try.
+        tuning: method to its best settings on validation, every try, and how many tokens each read.
 
     Example:
         >>> results = {"static": {"test": entry(Score(4.0, 82429, 12.0), "cpu")}}
@@ -64,7 +64,8 @@ class Scores:
     def note_tuning(self, method: str, tuning: Tuning[Any]) -> None:
         """Keep the best settings, which `settings` gives from then on, and every try."""
         tries = [{**dataclasses.asdict(one.settings), "perplexity": one.perplexity} for one in tuning.tries]
-        self.tuning[method] = {"best": dataclasses.asdict(tuning.best), "tries": tries}
+        best = dataclasses.asdict(tuning.best)
+        self.tuning[method] = {"best": best, "tokens": tuning.tokens, "tries": tries}
 
     def settings(self, method: str) -> Any:
         """The settings tuned on validation, or the published defaults where none were."""

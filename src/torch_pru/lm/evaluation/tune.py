@@ -51,10 +51,12 @@ class Tuning(Generic[Settings]):
     Attributes:
         best: the settings of the lowest perplexity.
         tries: every point, in the order in which they were tried.
+        tokens: how many of the validation text each try read.
     """
 
     best: Settings
     tries: list[Try[Settings]]
+    tokens: int
 
 
 def tune_dynamic(
@@ -91,7 +93,7 @@ def tune_dynamic(
         tries.append(Try(settings, evaluation.score(settings, advance).perplexity))
         if not waiting and len(tries) < len(grid) + MOST_BEYOND:
             waiting = beyond_the_edge([one.settings for one in tries], _best(tries))
-    return Tuning(_best(tries), tries)
+    return Tuning(_best(tries), tries, len(valid[:tokens]))
 
 
 def beyond_the_edge(tried: Sequence[DynamicSettings], best: DynamicSettings) -> list[DynamicSettings]:
@@ -144,7 +146,7 @@ def tune_cache(
             tries.append(Try(CacheSettings(mixture, theta, window), perplexity(nll)))
             if progress is not None:
                 progress(len(tries), count)
-    return Tuning(_best(tries), tries)
+    return Tuning(_best(tries), tries, len(valid[:tokens]))
 
 
 def _best(tries: list[Try[Settings]]) -> Settings:
