@@ -6,16 +6,18 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
+import typer
 from command import invoke as pru
 from typer.testing import CliRunner
 
 import torch_pru
 from torch_pru.cli import app
-from torch_pru.cli.app import status_of
+from torch_pru.cli.app import Commands, status_of
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import settings_of
 from torch_pru.lm.recipe import load_recipe
@@ -181,3 +183,17 @@ def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
     assert re.fullmatch(
         rf"pru: error: pru needs {missing}[.\w]*; pip install 'torch-pru\[lm\]'\n", done.stderr
     )
+
+
+def test_warnings_are_one_line_each_and_those_of_no_use_are_left_out() -> None:
+    warning = typer.Typer(cls=Commands)
+
+    @warning.command()
+    def warn() -> None:
+        warnings.warn("the checkpoint is damaged", stacklevel=1)
+        warnings.warn("Attempting to run cuBLAS, but there was no current CUDA context! ...", stacklevel=1)
+
+    warning.callback()(lambda: None)
+    result = CliRunner().invoke(warning, ["warn"])
+    assert result.exit_code == 0
+    assert result.stderr == "pru: warning: the checkpoint is damaged\n"

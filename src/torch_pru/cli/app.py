@@ -23,6 +23,8 @@ class Commands(TyperGroup):
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = show_warning
+                # PyTorch sets the context itself, and says so where a backward pass begins with a product.
+                warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA")
                 return super().invoke(ctx)
         except BrokenPipeError:
             raise  # `pru generate ... | head`: typer ends quietly
