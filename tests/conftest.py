@@ -1,4 +1,4 @@
-"""Folders that some tests read, and the reason where such a test is skipped."""
+"""Folders that some tests read, the reason where such a test is skipped, and what all of them share."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ def golden_folder() -> Path:
 def _one_thread() -> None:
     """Quicker for the small tensors of tests, and kind to whatever else runs."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def poisoned():
+    """Every fresh buffer starts as NaN, so that an element nobody writes is seen."""
+    torch.use_deterministic_algorithms(True, warn_only=True)  # for the filling alone, not to forbid anything
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

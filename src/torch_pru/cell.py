@@ -18,6 +18,7 @@ from torch_pru.errors import (
 )
 from torch_pru.initialize import SCHEMES, initialize
 from torch_pru.ops import BACKENDS, or_zeros, recurrence, reference
+from torch_pru.ops.products import concatenate_units, gate_linear
 from torch_pru.pooling import DEFAULT_WINDOW, POOLINGS
 from torch_pru.transforms import LEVEL_SPLITS, GroupedLinear, PyramidalTransform
 
@@ -93,7 +94,8 @@ class PRUCell(nn.Module):
         check_choice("backend", backend, BACKENDS)
         if input_transform == "linear" and input_groups != 1:
             raise PRUError(f"input_groups={input_groups} needs input_transform='grouped' or 'pyramidal'")
-        self.input_size, self.hidden_size, self.backend = input_size, hidden_size, backend
+        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
+        self.backend = backend
         self.residual = _wants_residual(residual, input_size, hidden_size, input_transform)
         pyramid = {
             "levels": levels,
@@ -155,14 +157,15 @@ class PRUCell(nn.Module):
 
     @property
     def some_weight(self) -> Tensor:
-        """A weight, for the device and dtype of all of them."""
-        return self.context_transform.matrices()[0].weight
+        """A weight, for the device and dtype of all of them; see :attr:`GroupedLinear.stored_weight`."""
+        return self.context_transform.matrices()[0].stored_weight
 
     def check_states(self, hx: object, shape: tuple[int, ...], names: tuple[str, str]) -> None:
         """Refuse ``hx`` unless it is a pair of states of this shape."""
         check_pair("hx", hx, names)
+        weight = self.some_weight
         for name, state in zip(names, hx, strict=True):  # type: ignore[call-overload]
-            check_tensor(f"hx: {name}", state, self.some_weight)
+            check_tensor(f"hx: {name}", state, weight)
             if state.shape != shape:
                 raise PRUError(f"hx: {name} has shape {tuple(state.shape)}; expected {shape}")
 
@@ -187,30 +190,29 @@ class PRUCell(nn.Module):
         """
         transform = self.context_transform
         weights = context_weights or [matrix.weight for matrix in transform.matrices()]
-        if isinstance(transform, PyramidalTransform) and not transform.is_linear:
-            return self._scan(gates, h0, c0, lengths, reverse, weights)
-        weight = weights[0]
-        if isinstance(transform, PyramidalTransform):
-            weight = transform.dense_weight(weights).unsqueeze(0)  # one group, all of it
         bias, input_bias = transform.dense_bias(), self.input_transform.dense_bias()
         if bias is not None and input_bias is not None:
             bias = bias + input_bias
+        if isinstance(transform, PyramidalTransform) and not transform.is_linear:
+            return self._scan(gates, weights, bias, h0, c0, lengths, reverse)
+        weight = weights[0]
+        if isinstance(transform, PyramidalTransform):
+            weight = transform.dense_weight(weights).unsqueeze(0)  # one group, all of it
         return recurrence(gates, weight, bias, h0, c0, lengths, reverse=reverse, backend=self.backend)
 
-    def _scan(self, gates, h0, c0, lengths, reverse, weights):
+    def _scan(self, gates, weights, bias, h0, c0, lengths, reverse):
         """A context that is no linear map of h has no fast path: step by step."""
         if self.backend not in ("auto", "reference"):
             raise PRUError(
                 f"backend={self.backend!r} runs linear contexts only, and context_transform='pyramidal' with "
                 f"pooling={self.context_transform.pooling!r} is not linear; use backend='auto'"
             )
-        input_bias = self.input_transform.dense_bias()
-        gates = gates if input_bias is None else gates + input_bias.to(gates.dtype)
-        names = [f"transforms.{level}.weight" for level in range(len(weights))]
-        replaced = dict(zip(names, weights, strict=True))
+        gates = gates if bias is None else gates + bias.to(gates.dtype)
+        pyramid = self.context_transform.pyramid
 
         def context(h: Tensor) -> Tensor:
-            return torch.func.functional_call(self.context_transform, replaced, (h,)).to(gates.dtype)
+            levels = zip(pyramid(h), weights, strict=True)
+            return concatenate_units([gate_linear(view, weight) for view, weight in levels]).to(gates.dtype)
 
         return reference.scan(gates, context, *or_zeros(gates, h0, c0), lengths, reverse=reverse)
 

@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ def check_positive(argument: str, value: object) -> None:
 
 def check_probability(argument: str, value: object, *, one_allowed: bool = False) -> None:
     """Refuse ``value`` unless it lies in [0, 1), or in [0, 1] where ``one_allowed``."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    number = isinstance(value, Real) and not isinstance(value, bool)
     if not number or not (0 <= value < 1 or (one_allowed and value == 1)):  # type: ignore[operator]
         interval = "[0, 1]" if one_allowed else "[0, 1)"
         raise PRUError(f"{argument}={value!r} must be a number in {interval}")

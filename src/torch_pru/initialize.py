@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch_pru.cell import PRUCell
 
 SCHEMES = ("authors", "orthogonal", "lstm")
+FLOAT64_DEVICES = ("cpu", "cuda", "meta")  # others may lack it; orthogonal matrices are drawn in it
 
 
 @torch.no_grad()
@@ -38,7 +39,9 @@ def initialize(cell: PRUCell, scheme: str) -> None:
         if matrix.bias is not None:
             nn.init.zeros_(matrix.bias)
         for part in _orthogonal_parts(matrix, scheme, is_context=matrix is cell.context_transform):
-            part.copy_(nn.init.orthogonal_(torch.empty_like(part, dtype=torch.float64)))
+            place = part.device if part.device.type in FLOAT64_DEVICES else "cpu"
+            drawn = nn.init.orthogonal_(torch.empty_like(part, dtype=torch.float64, device=place))
+            part.copy_(drawn.to(part.dtype))
 
 
 def _orthogonal_parts(matrix: GroupedLinear, scheme: str, is_context: bool) -> list[Tensor]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from torch_pru.cell import PRUCell
@@ -59,7 +60,8 @@ class PRU(nn.Module):
         * h_n, c_n: as h_0 and c_0. Under autocast c_n keeps the dtype of a given c_0.
 
     Attributes:
-        cells: one :class:`PRUCell` a layer and direction, in the order of h_n.
+        cells: one :class:`PRUCell` a layer and direction, in the order of h_n. Hooks on a cell are not
+            called: the layer runs all its steps at once, not the cell step by step.
         generator: the ``torch.Generator`` of the weight-drop masks; None, the default, is PyTorch's.
 
     Example:
@@ -113,10 +115,10 @@ class PRU(nn.Module):
         self.bias, self.batch_first, self.dropout, self.bidirectional = (
             bias,
             batch_first,
-            dropout,
+            float(dropout),
             bidirectional,
         )
-        self.weight_drop, self.proj_size = weight_drop, proj_size
+        self.weight_drop, self.proj_size = float(weight_drop), proj_size
         self.options: dict[str, Any] = {
             "levels": levels,
             "groups": groups,
@@ -260,7 +262,7 @@ class PRU(nn.Module):
         weights = self._dropped_weights(cell) if self.training and self.weight_drop > 0 else None
         h, c = before
         outputs = []
-        for part in _in_parts(x, lengths, reverse):
+        for part in _in_parts(cell, x, lengths, reverse):
             gates = cell.input_gates(part)
             y, h, c = cell.recur(gates, h, c, lengths, reverse=reverse, context_weights=weights)
             outputs.append(y)
@@ -328,15 +330,18 @@ def _side_by_side(outputs: list[Tensor]) -> Tensor:
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
 
 
-def _in_parts(x: Tensor, lengths: Tensor | None, reverse: bool) -> Sequence[Tensor]:
-    """x (T, B, N) as stretches of steps, in the order in which they are run.
+def _in_parts(cell: PRUCell, x: Tensor, lengths: Tensor | None, reverse: bool) -> Sequence[Tensor]:
+    """x (T, B, N) as stretches of steps, in the order in which ``cell`` runs them.
 
     On a CPU a long input is taken stretch by stretch: the products lose nothing, and the allocator hands the
     same buffers out again, where for the whole input the system would have to map new memory each time.
+    Not where a weight is parametrized: each stretch would compute it anew, and a random one otherwise.
     """
     steps, batch, _ = x.shape
     whole = not x.is_cpu or lengths is not None or torch.compiler.is_compiling()
     if whole or product_dtype(x) in SIXTEEN_BITS or steps * batch <= ROWS_AT_ONCE:
+        return (x,)
+    if any(is_parametrized(part) for part in cell.modules()):
         return (x,)
     parts = x.tensor_split(min(steps, -(-steps * batch // ROWS_AT_ONCE)))
     return parts[::-1] if reverse else parts

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -90,8 +90,17 @@ class GroupedLinear(nn.Module):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
+    @property
+    def stored_weight(self) -> Tensor:
+        """The weight, or what it is computed from where it is parametrized: for its device and dtype."""
+        parametrizations: Any = self._modules.get("parametrizations")  # quicker than ``is_parametrized``
+        if parametrizations is None or "weight" not in parametrizations:
+            return self.weight
+        kept = parametrizations["weight"]
+        return kept.original if kept.is_tensor else kept.original0
+
     def forward(self, x: Tensor) -> Tensor:
-        _check_features(x, self.in_features, self.weight)
+        _check_features(x, self.in_features, self.stored_weight)
         return _with_bias(self.product(x), self.bias, self.gates)
 
     def product(self, x: Tensor, residual: bool = False) -> Tensor:
@@ -262,7 +271,7 @@ class PyramidalTransform(nn.Module):
         return self.levels == 1 or self.pooling in ("average", "skip")
 
     def forward(self, x: Tensor) -> Tensor:
-        _check_features(x, self.in_features, self.matrices()[0].weight)
+        _check_features(x, self.in_features, self.matrices()[0].stored_weight)
         return _with_bias(self.product(x), self.dense_bias(), self.gates)
 
     def product(self, x: Tensor, residual: bool = False) -> Tensor:
@@ -318,7 +327,7 @@ class PyramidalTransform(nn.Module):
 
     def dense_bias(self) -> Tensor | None:
         """The bias (gates, M) of all levels together."""
-        biases: list[Tensor] = [matrix.bias for matrix in self.matrices() if matrix.bias is not None]
+        biases: list[Tensor] = [b for b in (matrix.bias for matrix in self.matrices()) if b is not None]
         if len(biases) < 2:
             return biases[0] if biases else None
         return torch.cat(biases, dim=-1)

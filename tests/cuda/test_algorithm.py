@@ -26,7 +26,7 @@ def padded_weight(weight: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 
 def step_back(a, c, c_before, dh, dc):
-    """common.cu's retreat, for tensors (..., 4)."""
+    """recurrence.cu's retreat, for tensors (..., 4)."""
     i, f, g, o = a.unbind(-1)
     tc = c.tanh()
     dc = dc + dh * o * (1 - tc * tc)

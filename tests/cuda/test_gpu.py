@@ -198,7 +198,7 @@ def test_nan_travels_and_nothing_hangs(groups, units):
 
 def test_a_shape_that_is_not_covered_is_an_error():
     x = make_problem(3, 2, 1, 351, torch.float16).inputs
-    assert "even" in cuda.covers(x["gates"], x["weight"], None, True)
+    assert "even" in cuda.covers(x["gates"], x["weight"], True)
     with pytest.raises(ValueError, match="even"):
         cuda.forward(*x.values(), None, False, False)
 

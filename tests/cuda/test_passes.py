@@ -268,7 +268,7 @@ def test_opcheck_of_the_fused_recurrence(weight_dtype, groups, units):
     inputs = problem.inputs
     inputs["weight"] = inputs["weight"].to(weight_dtype)
     inputs["bias"], inputs["h0"] = inputs["bias"].float(), inputs["h0"].float()
-    assert cuda.covers(inputs["gates"], inputs["weight"], None, True) is None
+    assert cuda.covers(inputs["gates"], inputs["weight"], True) is None
     out, _, _, activations, cells = library.forward(*inputs.values(), None, False, True, "cuda")
     kept = (inputs["weight"], inputs["h0"], inputs["c0"], out, activations, cells, None, False, "cuda")
     arguments = (*problem.grads, *kept)

@@ -115,7 +115,7 @@ def test_without_nvrtc_there_is_a_reason(monkeypatch, error, reason):
 
 def test_covers_needs_no_gpu():
     gates, weight = torch.zeros(1, 1, 4, 8), torch.zeros(1, 4, 8, 8)
-    assert "cpu" in cuda.covers(gates, weight, None, True)
+    assert "cpu" in cuda.covers(gates, weight, True)
 
 
 @pytest.fixture
@@ -124,9 +124,9 @@ def on_hopper(monkeypatch):
     monkeypatch.setattr(cuda, "unserved", lambda index: None)
     monkeypatch.setattr(cuda, "device_of", lambda index: HOPPER)
 
-    def tensors(dtype):
+    def tensors(dtype, steps=3):
         place = {"device": torch.device("cuda", 0), "is_cuda": True}
-        gates = SimpleNamespace(**place, dtype=dtype, shape=(3, 2, 4, 8))
+        gates = SimpleNamespace(**place, dtype=dtype, shape=(steps, 2, 4, 8))
         return gates, torch.empty(1, 4, 8, 8)
 
     return tensors
@@ -137,15 +137,22 @@ def test_float32_where_tf32_is_allowed(on_hopper, monkeypatch):
     for allowed in (True, False):
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
         assert cuda.tf32_is_allowed() == allowed
-        reason = cuda.covers(gates, weight, None, True)
+        reason = cuda.covers(gates, weight, True)
         assert reason is None if allowed else "allow_tf32" in reason
-    assert cuda.covers(*on_hopper(torch.float16), None, True) is None
+    assert cuda.covers(*on_hopper(torch.float16), True) is None
 
 
 def test_float32_follows_the_newer_setting_too(on_hopper, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn.rnn, "fp32_precision", "ieee")
-    assert "allow_tf32" in cuda.covers(*on_hopper(torch.float32), None, True)
+    assert "allow_tf32" in cuda.covers(*on_hopper(torch.float32), True)
+
+
+def test_sequences_of_ever_new_lengths_are_not_planned_anew(on_hopper):
+    plan.choose_once.cache_clear()
+    for steps in range(1, 50):
+        assert cuda.covers(*on_hopper(torch.float16, steps), True) is None
+    assert plan.choose_once.cache_info().currsize == 4  # forward and backward, of a single step and of more
 
 
 def test_float64_is_not_covered(on_hopper):
-    assert "float64" in cuda.covers(*on_hopper(torch.float64), None, True)
+    assert "float64" in cuda.covers(*on_hopper(torch.float64), True)

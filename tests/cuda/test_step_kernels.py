@@ -26,7 +26,8 @@ def test_cross_entropy(dtype: torch.dtype, bound: float, rows: int, words: int, 
         torch.randn(rows, width, device="cuda"),
         torch.randn(words, width, device="cuda") / width**0.5,
     )
-    bias, targets = torch.randn(words, device="cuda"), torch.randint(words, (rows,), device="cuda")
+    bias = torch.randn(words, device="cuda")
+    targets = torch.randint(words, (rows, 2), device="cuda")[:, 1]  # not side by side
     hidden, weight, bias = (tensor.to(dtype).float().requires_grad_() for tensor in (hidden, weight, bias))
     factors = torch.rand(rows, device="cuda") + 0.5
 

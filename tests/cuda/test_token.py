@@ -24,18 +24,16 @@ LAYERS = [  # inputs, units of a group, groups
 DECODERS = [(1, 3), (5, 10), (33, 400), (1001, 620), (10_000, 400), (33_278, 400)]  # words, features
 
 
-def kernel_for(batch: int, backward: bool, steps: int | None) -> str:
-    launch = plan.choose(HOPPER, 350, batch, 4, torch.float16, backward, steps)
+def kernel_for(batch: int, backward: bool, single_step: bool) -> str:
+    launch = plan.choose(HOPPER, 350, batch, 4, torch.float16, backward, single_step)
     assert isinstance(launch, plan.Launch)
     return launch.kernel
 
 
 def test_it_serves_one_step_of_a_few_columns() -> None:
-    assert kernel_for(1, False, 1) == kernel_for(4, False, 1) == "forward_token"
-    assert (
-        kernel_for(5, False, 1) == kernel_for(1, False, 2) == kernel_for(1, False, None) == "forward_cluster"
-    )
-    assert kernel_for(1, True, 1) == "backward_cluster"
+    assert kernel_for(1, False, True) == kernel_for(4, False, True) == "forward_token"
+    assert kernel_for(5, False, True) == kernel_for(1, False, False) == "forward_cluster"
+    assert kernel_for(1, True, True) == "backward_cluster"
 
 
 def test_every_unit_and_column_has_a_warp() -> None:

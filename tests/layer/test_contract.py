@@ -175,6 +175,7 @@ def test_everything_else_goes_by_name():
 def test_cell_against_lstm_cell():
     lstm_cell = nn.LSTMCell(5, 7)
     cell = PRUCell(5, 7, levels=1, groups=1, residual=False)
+    assert [cell.bias, PRUCell(5, 7, bias=False, groups=1, levels=1).bias] == [lstm_cell.bias, False]
     with torch.no_grad():
         cell.input_transform.transforms[0].weight.copy_(lstm_cell.weight_ih.view(1, 4, 7, 5))
         cell.input_transform.transforms[0].bias.copy_(lstm_cell.bias_ih.view(4, 7))

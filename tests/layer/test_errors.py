@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -92,6 +94,15 @@ def refuses(call, *fragments: str) -> None:
 )
 def test_constructor(arguments: tuple, options: dict, fragments: tuple[str, ...]):
     refuses(lambda: PRU(*arguments, **options), *fragments)
+
+
+@pytest.mark.parametrize("rate", [np.float32(0.25), np.float64(0.25), np.int64(0), 0, Fraction(1, 4)])
+def test_any_real_number_is_a_probability(rate: object):
+    """As for ``nn.LSTM``; what is kept is a float."""
+    pru = PRU(8, 8, 2, dropout=rate, weight_drop=rate)
+    pru(ones(3, 2, 8))
+    assert pru.dropout == pru.weight_drop == rate
+    assert type(pru.dropout) is type(pru.weight_drop) is float
 
 
 def ones(*shape: int, **kind: object) -> torch.Tensor:

@@ -7,8 +7,10 @@ import math
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from torch_pru import PRU, GroupedLinear, PyramidalTransform
+from torch_pru import PRU, GroupedLinear, PyramidalTransform, initialize
 
 
 def assert_orthogonal(matrix: Tensor) -> None:
@@ -90,6 +92,25 @@ def test_reset_parameters_draws_every_weight_anew(init: str, pooling: str):
     pru.reset_parameters()
     for name, value in pru.state_dict().items():
         assert not torch.equal(value, before[name]) or (name.endswith("bias") and init != "lstm"), name
+
+
+class WithoutFloat64(TorchDispatchMode):
+    """A stand-in for devices that lack it, as Apple's: the meta device refuses to hold float64."""
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        result = function(*arguments, **keywords or {})
+        held = [x for x in tree_leaves(result) if isinstance(x, Tensor) and x.is_meta]
+        if any(x.dtype == torch.float64 for x in held):
+            raise TypeError("this device has no float64")
+        return result
+
+
+@pytest.mark.parametrize("init", ["authors", "orthogonal", "lstm"])
+def test_a_device_without_float64(init: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(initialize, "FLOAT64_DEVICES", ("cpu", "cuda"), raising=False)
+    with WithoutFloat64():
+        pru = PRU(8, 16, 2, init=init, context_transform="pyramidal", pooling="convolution", device="meta")
+    assert {parameter.device.type for parameter in pru.parameters()} == {"meta"}
 
 
 def test_the_global_seed_decides():

@@ -186,6 +186,19 @@ def test_only_what_is_asked_for(monkeypatch: pytest.MonkeyPatch):
         assert all((weight.grad is not None) is needed[1] for weight in weights)
 
 
+@pytest.mark.parametrize("which", ["xw", "x", "w"])
+def test_a_caller_who_does_not_know_what_is_asked_for(which: str):
+    """As under ``vmap``, where no tensor says that it wants a gradient."""
+    x, weights, windows, dtype, *_ = arguments(SHAPES[0], (3,), torch.float64, torch.float64, which)
+    named = {"x": x} | {str(level): weight for level, weight in enumerate(weights)}
+    asked = {name: tensor for name, tensor in named.items() if tensor.requires_grad}
+    exact = exact_gates(x, [weight.double() for weight in weights], tuple(windows[1:]), residual=False)
+    expected = gradients([exact], **asked)
+    for for_input, for_weights in ((False, False), (True, True)):
+        result = gates.forward(x, weights, windows, dtype, False, for_input, for_weights)[0]
+        assert_all_close(gradients([result], **asked), expected, rtol=1e-6, atol=1e-6)
+
+
 def test_a_weight_that_lies_right_is_not_copied(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(folding, "fold", None)
     weight = torch.randn(1, 5, 4, 10, dtype=torch.bfloat16).transpose(1, 2).requires_grad_()

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from torch_pru import PRU, PyramidalTransform
+from torch_pru.ops import products
 
 from .comparing import assert_all_close, gradients
 
@@ -23,6 +24,15 @@ def test_few_rows_without_gradients(pooling: str, rows: int):
         torch.testing.assert_close(pru(x)[0], expected, rtol=1e-5, atol=1e-6)
     with torch.inference_mode():
         torch.testing.assert_close(pru(x)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs a PyTorch with oneDNN")
+def test_a_token_does_not_wait_for_the_slower_library(monkeypatch: pytest.MonkeyPatch):
+    pru, x = PRU(16, 16), torch.randn(1, 1, 16)
+    monkeypatch.setattr(products.F, "linear", None)
+    with torch.no_grad():
+        pru(x)
+    pru.requires_grad_(False)(x)
 
 
 @pytest.mark.parametrize("rows", [3, 100])

@@ -71,7 +71,7 @@ def recurrence(
     _check_shapes(gates, weight, bias, h0, c0, lengths)
     tensors = (gates, weight, bias, h0, c0)
     save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    chosen = _choose(backend, gates, weight, lengths, save)
+    chosen = _choose(backend, gates, weight, save)
     if chosen != "cuda":  # whose kernels read float32 weights and return float32 gradients of them
         h0, c0 = or_zeros(gates, h0, c0)
         weight, h0 = weight.to(gates.dtype), h0.to(gates.dtype)
@@ -88,7 +88,7 @@ def or_zeros(gates: Tensor, *states: Tensor | None) -> list[Tensor]:
     return [gates.new_zeros(batch, hidden) if state is None else state for state in states]
 
 
-def _choose(backend: str, gates: Tensor, weight: Tensor, lengths: Tensor | None, training: bool) -> str:
+def _choose(backend: str, gates: Tensor, weight: Tensor, training: bool) -> str:
     """The backend that will run: any but ``"auto"``."""
     if backend in ("reference", "loop"):
         return backend
@@ -99,7 +99,7 @@ def _choose(backend: str, gates: Tensor, weight: Tensor, lengths: Tensor | None,
     check_choice("backend", backend, BACKENDS)
     from torch_pru.ops import cuda  # here, because importing the package must stay light
 
-    reason = cuda.covers(gates, weight, lengths, training)
+    reason = cuda.covers(gates, weight, training)
     if reason is None:
         return "cuda"
     if backend == "cuda":

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from torch_pru.ops.products import SIXTEEN_BITS, product_dtype
@@ -18,7 +19,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, targets: 
         hidden: (n, E).
         weight: (V, E).
         bias: (V,).
-        targets: (n,), whole numbers below V.
+        targets: (n,), whole numbers from 0 to V - 1; there is no ``ignore_index``.
 
     Returns:
         (n,), -log p(target), float32 at least.
@@ -60,6 +61,7 @@ class _Fused(torch.autograd.Function):
         return losses
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         from torch_pru.ops.cuda.decoder import decoder_rows
 

@@ -201,7 +201,8 @@ def _backward_fake(grad, folded, operand, features, units, windows, residual, in
 
 class _InputGates(Function):
     @staticmethod
-    def forward(ctx, x, windows, dtype, residual, for_input, for_weights, *weights):
+    def forward(ctx, x, windows, dtype, residual, _for_input, _for_weights, *weights):
+        for_input, for_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[-len(weights) :])
         results = forward.below_autograd(x, weights, windows, dtype, residual, for_input, for_weights)
         _, *made = results
         ctx.keep, ctx.dtype = _kept(x, weights, dtype), dtype

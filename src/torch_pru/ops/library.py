@@ -81,7 +81,8 @@ def _backward_fake(
 
 class _Recurrence(Function):
     @staticmethod
-    def forward(ctx, gates, weight, bias, h0, c0, lengths, reverse, save, backend):
+    def forward(ctx, gates, weight, bias, h0, c0, lengths, reverse, _, backend):
+        save = True  # whatever the caller found: under ``vmap`` no tensor says that it wants a gradient
         results = forward.below_autograd(gates, weight, bias, h0, c0, lengths, reverse, save, backend)
         out, _, _, activations, cells = results
         ctx.reverse, ctx.backend = reverse, backend

@@ -54,7 +54,7 @@ class Operator:
     def _with_autograd(self, run: Run, arguments: tuple[Any, ...]) -> Any:
         """``run``, or where a gradient is wanted what comes to it by :meth:`below_autograd`."""
         backwards = torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments)
-        if backwards or forward_ad._current_level >= 0:  # forwards, a ``Function`` says that it cannot
+        if backwards or has_tangents():  # forwards, a ``Function`` says that it cannot
             return self._differentiable(*arguments)
         with torch._C._AutoDispatchBelowAutograd():
             return run(*arguments)
@@ -90,6 +90,11 @@ def is_transformed() -> bool:
         or torch._C._dispatch_tls_local_include_set().raw_repr() not in UNWATCHED
         or torch._C._len_torch_function_stack() > 0
     )
+
+
+def has_tangents() -> bool:
+    """Whether derivatives are taken forwards, as tangents that tensors carry along."""
+    return forward_ad._current_level >= 0
 
 
 def _are_plain(arguments: Iterable[Any]) -> bool:

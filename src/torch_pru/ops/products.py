@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_pru.ops.gates import input_gates
+from torch_pru.ops.operators import has_tangents, is_transformed
 
 FEW_ROWS = 64
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
@@ -59,7 +60,7 @@ def _linear(x: Tensor, weight: Tensor) -> Tensor:
     """As ``F.linear``, with the quicker library for few rows.
 
     A generated token is one row. On a CPU PyTorch hands float32 products to MKL, which needs two to
-    four times as long as oneDNN for a handful of rows; oneDNN's product has no gradient.
+    four times as long as oneDNN for a handful of rows; oneDNN's product has no derivative of any kind.
     """
     if _onednn_is_better(x, weight):
         return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
@@ -67,8 +68,8 @@ def _linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _onednn_is_better(x: Tensor, weight: Tensor) -> bool:
-    if torch.compiler.is_compiling() or x.device.type != "cpu":
-        return False
+    if x.device.type != "cpu" or is_transformed() or has_tangents():
+        return False  # under a transform no tensor says that it wants a derivative
     needs_gradient = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     return (
         0 < x.shape[:-1].numel() <= FEW_ROWS

@@ -34,7 +34,7 @@ __all__ = [
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def covers(gates: Tensor, weight: Tensor, lengths: Tensor | None, training: bool) -> str | None:
+def covers(gates: Tensor, weight: Tensor, training: bool) -> str | None:
     """None when the fused kernels serve this call, else a short reason why not."""
     if not gates.is_cuda:
         return f"tensors are on {gates.device.type}, not on a CUDA device"
@@ -52,7 +52,7 @@ def covers(gates: Tensor, weight: Tensor, lengths: Tensor | None, training: bool
     groups, _, size, _ = weight.shape
     plan = choose if torch.compiler.is_compiling() else choose_once
     for direction in (False, True) if training else (False,):
-        answer = plan(device, size, batch, groups, gates.dtype, direction, steps)
+        answer = plan(device, size, batch, groups, gates.dtype, direction, steps == 1)
         if isinstance(answer, str):
             return answer
     return None

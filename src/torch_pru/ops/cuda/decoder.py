@@ -19,7 +19,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, gradient: bool) -> Tensor:
     Args:
         logits: (rows, padded), 16 bits, contiguous; padded is a multiple of 8, and places past the
             vocabulary hold -infinity. With ``gradient`` they become the losses' gradient.
-        targets: (rows,) int64.
+        targets: (rows,) int64, from 0 to below the vocabulary's size; there is no ``ignore_index``.
 
     Returns:
         (rows,) float32.
@@ -41,7 +41,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, gradient: bool) -> Tensor:
     blocks = (at_once or 2) * device_of(logits.device.index).multiprocessors
     shared = row_bytes if at_once else 0
     launch = Launch("cross_entropy", constants, (blocks, 1), threads, shared_bytes=shared)
-    launch_on(launch, logits.device, (logits, targets, losses), logits.shape)
+    launch_on(launch, logits.device, (logits, targets.contiguous(), losses), logits.shape)
     return losses
 
 

@@ -234,14 +234,14 @@ def choose(
     groups: int,
     dtype: torch.dtype,
     backward: bool,
-    steps: int | None = None,
+    single_step: bool = False,
 ) -> Launch | str:
-    """The launch that serves a shape, for any number of steps unless it is given, or why none does."""
+    """The launch that serves a shape, for any number of steps or for one alone, or why none does."""
     if size % 2:
         return f"groups of {size} units: the kernels need an even number"
     if batch > LARGEST_BATCH:
         return f"batch {batch} is above {LARGEST_BATCH}"
-    if steps == 1 and batch <= LARGEST_TOKEN_BATCH and not backward:
+    if single_step and batch <= LARGEST_TOKEN_BATCH and not backward:
         return token_launch(size, batch, groups, dtype)
     held = team(device, size)
     if held is not None:

@@ -45,7 +45,7 @@ def forward(
     steps, batch, _, width = gates.shape
     groups, _, size, _ = weight.shape
     dtype, device = gates.dtype, gates.device
-    launch = _launch(device, size, batch, groups, dtype, backward=False, steps=steps)
+    launch = _launch(device, size, batch, groups, dtype, backward=False, single_step=steps == 1)
     of_token = launch.kernel == "forward_token"  # reads each weight once: no time to convert them before
     inputs = (
         at_multiple((gates if dtype == torch.float32 else gates.mT).contiguous(), 8),  # 16 bits: four at once
@@ -176,9 +176,9 @@ def _launch(
     groups: int,
     dtype: torch.dtype,
     backward: bool,
-    steps: int | None = None,
+    single_step: bool = False,
 ) -> Launch:
-    launch = choose_once(device_of(device.index), size, batch, groups, dtype, backward, steps)
+    launch = choose_once(device_of(device.index), size, batch, groups, dtype, backward, single_step)
     if isinstance(launch, str):
         raise ValueError(f"the fused kernels do not cover this shape: {launch}")
     return launch

@@ -1,4 +1,4 @@
-// Shared by every kernel of the recurrence. No CUDA headers: NVRTC needs nothing but this text.
+// Shared by all kernels. No CUDA headers: NVRTC needs nothing but this text.
 // Compile-time constants arrive as -D options; see plan.py for what each means.
 typedef unsigned short u16;
 typedef unsigned int u32;

@@ -27,7 +27,7 @@ struct ForwardArgs {
   void* cn;                // (B, M), of the kind of c0
   Activations* activations;  // (T, B, M); null when nothing is kept
   Cell* cells;             // (T, B, M)
-  u16* exchange;           // grid variant: (T, G, B, DP), all bits set beforehand
+  u16* exchange;           // grid variant: (T, G, B, PADDED), all bits set beforehand
   i64 steps, batch, groups, reverse;
   i64 real_bias, real_cells;  // whether bias, and whether c0 and cn, are Real; else they are float32
 };

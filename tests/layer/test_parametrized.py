@@ -1,0 +1,105 @@
+"""Weights that ``torch.nn.utils.parametrize`` computes: once in a forward pass, and trained as any other."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
+
+from torch_pru import PRU, GroupedLinear, PRUCell, PRUError, PyramidalTransform
+from torch_pru.layer import ROWS_AT_ONCE
+
+from .comparing import assert_all_close, gradients
+
+LAYERS = [
+    {},
+    {"weight_drop": 0.5},
+    {"num_layers": 2, "bidirectional": True},
+    {"input_groups": 3},  # groups of different sizes
+    {"input_transform": "grouped", "context_transform": "linear"},
+    {"context_transform": "pyramidal"},
+    {"context_transform": "pyramidal", "pooling": "max"},
+    {"context_transform": "pyramidal", "pooling": "convolution", "weight_drop": 0.5},
+]
+
+
+class Dropped(nn.Module):
+    """DropConnect as a parametrization, which notes how often it is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.computed = 0
+
+    def forward(self, weight: Tensor) -> Tensor:
+        self.computed += 1
+        return nn.functional.dropout(weight, 0.5)
+
+
+def drop_everything(module: nn.Module) -> list[Dropped]:
+    """Parametrize all weights and biases of a module."""
+    found = []
+    for matrix in [part for part in module.modules() if isinstance(part, GroupedLinear)]:
+        for name in ("weight", "bias"):
+            found.append(Dropped())
+            parametrize.register_parametrization(matrix, name, found[-1])
+    for dropped in found:
+        dropped.computed = 0  # registering looks at the result
+    return found
+
+
+@pytest.mark.parametrize("steps", [4, ROWS_AT_ONCE // 20 + 1], ids=["one stretch", "more than a stretch"])
+@pytest.mark.parametrize("options", LAYERS, ids=str)
+def test_a_layer_computes_each_once(options: dict, steps: int):
+    pru = PRU(12, 12, **options)
+    everything, rows = drop_everything(pru), len(pru.cells)
+    pru(torch.randn(steps, 20, 12), (torch.zeros(rows, 20, 12), torch.zeros(rows, 20, 12)))
+    assert [dropped.computed for dropped in everything] == [1] * len(everything)
+
+
+@pytest.mark.parametrize("make", [PRUCell, GroupedLinear, PyramidalTransform])
+def test_parts_of_a_layer_compute_each_once(make: type[nn.Module]):
+    module = make(12, 12)
+    everything = drop_everything(module)
+    module(torch.randn(3, 12))
+    assert [dropped.computed for dropped in everything] == [1] * len(everything)
+
+
+@pytest.mark.parametrize("make", [PRU, PRUCell, GroupedLinear, PyramidalTransform])
+@pytest.mark.parametrize("norm", [True, False], ids=["weight_norm", "dropped"])
+def test_an_input_is_compared_with_what_they_are_computed_from(make: type[nn.Module], norm: bool):
+    module = make(12, 12)
+    for matrix in [part for part in module.modules() if isinstance(part, GroupedLinear)]:
+        if norm:
+            parametrizations.weight_norm(matrix, "weight")
+        else:
+            parametrize.register_parametrization(matrix, "weight", Dropped())
+    with pytest.raises(PRUError, match=r"input has dtype torch.float64 and the weights torch.float32"):
+        module(torch.randn(3, 12, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("weight_drop", [0.0, 0.5])
+@pytest.mark.parametrize("pooling", ["average", "max", "convolution"])
+def test_weight_norm_of_a_pyramidal_context(pooling: str, weight_drop: float):
+    """Its gradients are those of the plain weight, handed on to direction and length."""
+    plain = PRU(8, 8, init="lstm", context_transform="pyramidal", pooling=pooling, weight_drop=weight_drop)
+    normed = copy.deepcopy(plain)
+    x, states = torch.randn(4, 3, 8), (torch.randn(1, 3, 8), torch.randn(1, 3, 8))
+    level = normed.cells[0].context_transform.transforms[0]
+    parametrizations.weight_norm(level, "weight")
+    found = []
+    for pru in (plain, normed):
+        pru.generator = torch.Generator().manual_seed(1)
+        y, _ = pru(x, states)
+        found.append((y, gradients([y], **dict(pru.named_parameters()))))
+    (y, expected), (y_normed, actual) = found
+    torch.testing.assert_close(y_normed, y)
+    where = "cells.0.context_transform.transforms.0."
+    length, direction = (getattr(level.parametrizations.weight, name) for name in ("original0", "original1"))
+    weight = length * direction / direction.square().sum((1, 2, 3), keepdim=True).sqrt()
+    parts = torch.autograd.grad(weight, (length, direction), expected.pop(where + "weight"))
+    for number, part in enumerate(parts):
+        expected[f"{where}parametrizations.weight.original{number}"] = part
+    assert_all_close(actual, expected)
