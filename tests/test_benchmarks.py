@@ -1,19 +1,30 @@
-"""The benchmarks follow the recipes: what they measure can be built, and what they print is whole."""
+"""The benchmarks follow the recipes: what they measure can be built, what they print is whole.
+
+And they show no time of wrong numbers: faults are put into the recurrence, and each has to find them.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from torch import Tensor
 
 from torch_pru.lm.training.trainer import build_model
+from torch_pru.ops import cuda, loop
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+CPU = torch.device("cpu")
+
+Results = tuple[Tensor, ...]
+right_forward, right_backward = loop.forward, loop.backward
 
 
 @pytest.fixture
@@ -43,6 +54,170 @@ def test_both_models_of_the_generation_benchmark_can_be_built(benchmark: ModuleT
     sizes = {name: benchmark.build(name, torch.device("meta")).config.hidden for name in benchmark.MODELS}
     assert len(sizes) == 2
     assert len(set(sizes.values())) == 1
+
+
+def zero_outputs(*arguments) -> Results:
+    out, h, *rest = right_forward(*arguments)
+    return out.zero_(), h.zero_(), *rest
+
+
+def zero_outputs_of_inference(*arguments) -> Results:
+    saves_for_a_backward = arguments[-1]
+    return right_forward(*arguments) if saves_for_a_backward else zero_outputs(*arguments)
+
+
+def exchanged_gates(gates: Tensor, weight: Tensor, bias: Tensor, *rest) -> Results:
+    order = [1, 0, 2, 3]  # the forget gate in the place of the input gate
+    return right_forward(gates[:, :, order], weight[:, order], bias[order], *rest)
+
+
+def no_context(gates: Tensor, weight: Tensor, *rest) -> Results:
+    return right_forward(gates, torch.zeros_like(weight), *rest)
+
+
+def nan_in_the_last_cell(*arguments) -> Results:
+    out, h, c, *rest = right_forward(*arguments)
+    return out, h, torch.full_like(c, torch.nan), *rest
+
+
+def no_weight_gradient(*arguments) -> Results:
+    gates, weight, *rest = right_backward(*arguments)
+    return gates, weight.zero_(), *rest
+
+
+FORWARD_FAULTS = [zero_outputs, exchanged_gates, no_context]
+REFUSED = "no times shown"
+
+
+def break_recurrence(
+    monkeypatch: pytest.MonkeyPatch, fault: Callable[..., Results], backend: ModuleType = loop
+) -> None:
+    """Put ``fault`` in the place of what a backend does; ``ops/reference.py`` stays right."""
+    monkeypatch.setattr(backend, "backward" if fault is no_weight_gradient else "forward", fault)
+
+
+@pytest.fixture
+def small_recipe(benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What is changed in a recipe, so that the training benchmark has it checked in a moment."""
+    monkeypatch.setattr(benchmark, "STEPS", 12)
+    monkeypatch.setitem(benchmark.WORDS, "ptb", 500)
+    return {"embedding": "32", "hidden": "[64, 64, 32]", "batch": "3"}
+
+
+@pytest.mark.parametrize("benchmark", ["training"], indirect=True)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_the_training_benchmark_takes_right_numbers(
+    benchmark: ModuleType, small_recipe: dict[str, str], precision: str
+) -> None:
+    benchmark.check(benchmark.Row("ptb-awd-pru-g4", small_recipe, precision), CPU)
+    if precision != "float16":  # which nn.LSTM does not know on a CPU
+        benchmark.check(benchmark.Row("ptb-awd-pru-g4", benchmark.WIDE_LSTM | small_recipe, precision), CPU)
+
+
+@pytest.mark.parametrize("benchmark", ["training"], indirect=True)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("fault", [*FORWARD_FAULTS, no_weight_gradient])
+def test_the_training_benchmark_refuses_wrong_numbers(
+    benchmark: ModuleType,
+    small_recipe: dict[str, str],
+    precision: str,
+    fault: Callable[..., Results],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    break_recurrence(monkeypatch, fault)
+    with pytest.raises(SystemExit, match=REFUSED):
+        benchmark.check(benchmark.Row("ptb-awd-pru-g4", small_recipe, precision), CPU)
+
+
+@pytest.fixture
+def small_generation(benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models that say several words, as the large ones do, and are quick to say them."""
+    sizes = {"embedding": "400", "hidden": "[200, 200, 400]"}
+    models = {name: options | sizes for name, options in benchmark.MODELS.items()}
+    for name, value in (("WORDS", 2000), ("CHECKED", 48), ("MODELS", models)):
+        monkeypatch.setattr(benchmark, name, value)
+
+
+@pytest.mark.usefixtures("small_generation")
+@pytest.mark.parametrize("benchmark", ["generation"], indirect=True)
+def test_the_generation_benchmark_takes_right_words(benchmark: ModuleType) -> None:
+    assert len(benchmark.calls_of(["float32", "bfloat16"], CPU)) == 4
+
+
+@pytest.mark.usefixtures("small_generation")
+@pytest.mark.parametrize("benchmark", ["generation"], indirect=True)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("fault", FORWARD_FAULTS)
+def test_the_generation_benchmark_refuses_wrong_words(
+    benchmark: ModuleType, precision: str, fault: Callable[..., Results], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_recurrence(monkeypatch, fault)
+    with pytest.raises(SystemExit, match=REFUSED):
+        benchmark.calls_of([precision], CPU)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("benchmark", ["generation"], indirect=True)
+@pytest.mark.parametrize("fault", FORWARD_FAULTS)
+def test_the_generation_benchmark_refuses_wrong_words_at_its_own_widths(
+    benchmark: ModuleType, fault: Callable[..., Results], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_recurrence(monkeypatch, fault)
+    with pytest.raises(SystemExit, match=REFUSED):
+        benchmark.calls_of(["bfloat16"], CPU)
+
+
+@pytest.mark.parametrize("benchmark", ["layer"], indirect=True)
+def test_the_layer_benchmark_takes_right_numbers(benchmark: ModuleType) -> None:
+    benchmark.check(benchmark.Case("small", 64, 4, 2, batch=3, steps=9), CPU)
+
+
+@pytest.mark.parametrize("benchmark", ["layer"], indirect=True)
+@pytest.mark.parametrize("fault", [*FORWARD_FAULTS, zero_outputs_of_inference, no_weight_gradient])
+def test_the_layer_benchmark_refuses_wrong_numbers(
+    benchmark: ModuleType, fault: Callable[..., Results], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_recurrence(monkeypatch, fault)
+    with pytest.raises(SystemExit, match=REFUSED):
+        benchmark.check(benchmark.Case("small", 64, 4, 2, batch=3, steps=9), CPU)
+
+
+@pytest.fixture
+def kernels_on_a_cpu(benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop in the place of the kernels, as it has their arguments and results, and no clock."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS.parent / "tests" / "cuda"))
+    literal = importlib.import_module("literal")
+    monkeypatch.setattr(literal, "make_problem", functools.partial(literal.make_problem, device="cpu"))
+    monkeypatch.setattr(cuda, "forward", right_forward)
+    monkeypatch.setattr(cuda, "backward", right_backward)
+    monkeypatch.setattr(benchmark, "median_microseconds", lambda work: 1.0)
+    monkeypatch.setattr(sys, "argv", ["kernels.py", "--one", "2x8x3", "--steps", "5", "--dtype", "float32"])
+
+
+@pytest.mark.usefixtures("kernels_on_a_cpu")
+@pytest.mark.parametrize("benchmark", ["kernels"], indirect=True)
+def test_the_kernels_benchmark_takes_right_numbers(
+    benchmark: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    benchmark.main()
+    assert capsys.readouterr().out.split()[:4] == ["2x8x3", "1.0", "1.0", "1.0"]
+
+
+@pytest.mark.usefixtures("kernels_on_a_cpu")
+@pytest.mark.parametrize("benchmark", ["kernels"], indirect=True)
+@pytest.mark.parametrize(
+    "fault", [*FORWARD_FAULTS, zero_outputs_of_inference, nan_in_the_last_cell, no_weight_gradient]
+)
+def test_the_kernels_benchmark_refuses_wrong_numbers(
+    benchmark: ModuleType,
+    fault: Callable[..., Results],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    break_recurrence(monkeypatch, fault, backend=cuda)
+    with pytest.raises(SystemExit, match="the numbers are off"):
+        benchmark.main()
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.slow
