@@ -45,6 +45,9 @@ def test_histogram_counts_the_contexts_of_one_column() -> None:
     entropies = literal_entropies(model, ids[:51])  # 205 // 4 rows of the first column
     assert found.contexts == sum(found.counts) == 50
     assert found.mean == pytest.approx(sum(entropies) / 50, rel=1e-5)
+    with torch.no_grad():
+        hidden = model.hidden(ids[:50, None], model.initial_state(1)).raw[:, 0]
+        assert found.loss == pytest.approx(model.nll(hidden, ids[1:51]).sum().item() / 50, rel=1e-5)
     assert len(found.counts) == 40
     assert found.edges[0] == 0
     assert found.edges[-1] == pytest.approx(math.log(WORDS))

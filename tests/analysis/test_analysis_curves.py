@@ -29,6 +29,7 @@ def test_the_curve_is_that_of_the_metrics(folder: Path) -> None:
     assert curve.train == pytest.approx([math.exp(4.9), math.exp(4.8), math.exp(4.7)])
     assert curve.valid == pytest.approx([math.exp(5.5), math.exp(5), math.exp(4.5 + 1 / 3)])
     assert curve.best == (3, curve.valid[2])
+    assert curve.model == "PRU g=2 M=12"
 
 
 def test_a_run_before_its_first_epoch_is_refused(folder: Path) -> None:

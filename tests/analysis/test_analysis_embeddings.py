@@ -64,6 +64,17 @@ def test_the_control_has_the_scale_of_each_dimension() -> None:
     assert found.levels[1].variances["NOUN"].control == pytest.approx(expected, rel=0.02)
 
 
+def test_the_control_is_a_mean_of_ten_draws() -> None:
+    """Two words differ in 8 dimensions: a draw deviates by a half of its mean, ten by a sixth of it."""
+    tags = {"dog": "NOUN", "cat": "NOUN"}
+    model = model_of("lstm", 2)
+    with torch.no_grad():
+        model.embedding.weight.copy_(torch.tensor([[1.0], [-1.0]]).expand(2, 8))
+    found = [embedding_variance(model, Vocabulary(tags), tags, seed=seed) for seed in range(60)]
+    controls = torch.tensor([one.levels[0].variances["NOUN"].control for one in found])
+    assert 0.1 < (controls.std() / controls.mean()).item() < 0.25
+
+
 def test_the_control_is_reproducible() -> None:
     vocabulary = Vocabulary(TAGS)
     model = model_of("pru", len(vocabulary))

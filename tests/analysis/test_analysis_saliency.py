@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,15 @@ def test_nothing_from_the_predicted_word_on_is_relevant(kind: str) -> None:
     assert found.relevance[found.predicted :] == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_caller_without_gradients_has_the_same_numbers(kind: str) -> None:
+    model, ids = model_of(kind, len(VOCABULARY)), torch.arange(7)
+    expected = saliency(model, VOCABULARY, SENTENCE), gradient_coverage(model, ids)
+    with torch.no_grad():
+        assert (saliency(model, VOCABULARY, SENTENCE), gradient_coverage(model, ids)) == expected
+        assert not torch.is_grad_enabled()
+
+
 def test_guesses_are_the_likeliest_words() -> None:
     model = model_of("lstm", len(VOCABULARY), dtype=torch.float64)
     found = saliency(model, VOCABULARY, SENTENCE)
@@ -96,7 +106,7 @@ def test_gradients_leave_no_trace() -> None:
         ("cost about [$] N", Sentence(("cost", "about", "$", "N"), 2)),
         ("be [light], and", Sentence(("be", "light", ",", "and"), 1)),
         ("[the]", Sentence(("the",), 0)),
-        ("[ ] []", Sentence(("[", "]", "[]"), 2)),
+        ("[ ] [light]", Sentence(("[", "]", "light"), 2)),
     ],
 )
 def test_sentences_as_typed(text: str, expected: Sentence) -> None:
@@ -106,6 +116,22 @@ def test_sentences_as_typed(text: str, expected: Sentence) -> None:
 @pytest.mark.parametrize("text", ["", "   "])
 def test_an_empty_sentence_is_refused(text: str) -> None:
     with pytest.raises(PRUError, match="is empty"):
+        parse_sentence(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "piece"),
+    [
+        ("the [old dog] sees", "'[old'"),
+        ("the [old dog", "'[old'"),
+        ("the old] dog", "'old]'"),
+        ("the [] dog", "'[]'"),
+        ("the ([old]) dog", "'([old])'"),
+        ("the [old][dog]", "'[old][dog]'"),
+    ],
+)
+def test_brackets_that_hold_no_single_word_are_refused(text: str, piece: str) -> None:
+    with pytest.raises(PRUError, match=re.escape(f"has {piece}; put one whole word in brackets")):
         parse_sentence(text)
 
 

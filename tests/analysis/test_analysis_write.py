@@ -121,6 +121,20 @@ def test_default_sentences_come_from_the_validation_text(runs: dict[str, Path], 
     assert len(sections[0].pictures) == 5
 
 
+def test_unknown_words_of_a_sentence_are_named(runs: dict[str, Path], tmp_path: Path) -> None:
+    sentences = ["the old [wolf] sees it", "the wolf and the <unk> fox"]
+    with pytest.warns(UserWarning, match="^not in the vocabulary, so read as <unk>: wolf, fox$"):
+        analyze([runs["lstm"]], tmp_path, only=["saliency"], sentences=sentences)
+
+
+def test_a_short_validation_text_has_fewer_columns(tmp_path: Path) -> None:
+    text = write_corpus(tmp_path / "text")
+    (text / "valid.txt").write_text("the old dog sees it\n" * 6 + "the old\n")  # 39 tokens
+    run = write_run(tmp_path / "run", "pru", text)
+    (section,) = analyze([run], tmp_path / "out", only=["confidence"])
+    assert section.sentence.startswith("Over 1 contexts")  # 19 columns of two tokens
+
+
 def test_runs_of_different_texts_share_curves_and_sweep(runs: dict[str, Path], tmp_path: Path) -> None:
     other = write_run(tmp_path / "other", "pru", write_corpus(tmp_path / "text", extra="a new word"))
     status, _, errors = pru("analyze", runs["pru"], other, "--out", tmp_path / "out")
@@ -144,6 +158,7 @@ def test_a_run_without_weights_is_named(corpus: Path, tmp_path: Path) -> None:
     [
         (["--sentence", "golf balls"], "has no word that the model knows"),
         (["--sentence", "  "], "is empty"),
+        (["--sentence", "the [old dog] sees"], "put one whole word in brackets"),
         (["--only", "confidense"], "did you mean 'confidence'?"),
         (["--only", "curves", "--top1"], "belong to saliency"),
     ],
@@ -176,7 +191,7 @@ def test_long_names_stay_inside_the_figures(corpus: Path, tmp_path: Path) -> Non
     from torch_pru.analysis.figures.confidence import draw
 
     figure = draw({name: Confidence(**json.loads((tmp_path / "out/confidence.json").read_text())[name])})
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     assert figure.legends[0].get_window_extent().x1 <= figure.bbox.x1
 
 

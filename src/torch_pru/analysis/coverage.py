@@ -65,6 +65,7 @@ def gradient_coverage(model: LanguageModel, ids: Tensor, *, length: int = LENGTH
     )
 
 
+@torch.enable_grad()  # also where the caller has switched gradients off
 def input_gradient(model: LanguageModel, ids: Tensor) -> Tensor:
     """Gradient (T, E) of the mean loss of a text (T,), with the likeliest word of each step as its label.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_pru.errors import PRUError
+from torch_pru.lm.config import ModelConfig
 from torch_pru.lm.evaluation.static import perplexity
 from torch_pru.lm.run import RunFolder
 
@@ -16,16 +17,18 @@ class LearningCurve:
 
     Attributes:
         corpus: what was learned.
+        model: unit and width of what learned it, as in ``"PRU g=4 M=1400"``.
         epochs: their numbers.
         train: perplexity of the training text during the epoch, with dropout.
         valid: perplexity of the validation text after it, as training measures it.
 
     Example:
-        >>> LearningCurve("ptb", [1, 2], [400.0, 200.0], [300.0, 180.0]).best
+        >>> LearningCurve("ptb", "PRU g=4 M=1400", [1, 2], [400.0, 200.0], [300.0, 180.0]).best
         (2, 180.0)
     """
 
     corpus: str
+    model: str
     epochs: list[int]
     train: list[float]
     valid: list[float]
@@ -55,7 +58,19 @@ def learning_curve(run: RunFolder) -> LearningCurve:
     lines = finished_epochs(run)
     return LearningCurve(
         corpus=run.config.data.corpus,
+        model=unit_and_width(run.config.model),
         epochs=[line["epoch"] for line in lines],
         train=[perplexity(line["train_loss"]) for line in lines],
         valid=[perplexity(line["valid_loss"]) for line in lines],
     )
+
+
+def unit_and_width(model: ModelConfig) -> str:
+    """A model as the paper's tables name it; M is the width of the first layer.
+
+    Example:
+        >>> unit_and_width(ModelConfig(groups=4, embedding=400, hidden=(1400, 1400, 400)))
+        'PRU g=4 M=1400'
+    """
+    unit = "LSTM" if model.kind == "lstm" else f"PRU g={model.groups}"
+    return f"{unit} M={model.hidden[0]}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,11 +19,12 @@ class Read(NamedTuple):
 
 
 def read_with_gradients(model: LanguageModel, tokens: Tensor) -> Read:
-    """Run ``model`` without dropout over ``tokens`` (T, B), from the zero state.
+    """Run ``model`` without dropout over ``tokens`` (T, B), from the zero state; gradients must be on.
 
     Each position has a vector of its own, so a word that occurs twice has two gradients.
 
     Example:
+        >>> import torch
         >>> from torch_pru.lm.config import ModelConfig, RegularisationConfig
         >>> config = ModelConfig(embedding=8, hidden=(16, 8))
         >>> model = LanguageModel(config, RegularisationConfig(), vocabulary_size=100)
@@ -33,6 +33,6 @@ def read_with_gradients(model: LanguageModel, tokens: Tensor) -> Read:
         torch.Size([5, 1, 8])
     """
     vectors = F.embedding(tokens, model.embedding.weight.detach()).requires_grad_()
-    with torch.enable_grad(), evaluating(model, gradients=True):
+    with evaluating(model, gradients=True):
         state = model.initial_state(tokens.shape[1], tokens.device)
         return Read(vectors, model.hidden(tokens, state, vectors=vectors).raw)

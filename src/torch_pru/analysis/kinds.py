@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch_pru.analysis.confidence import Confidence, confidence
+from torch_pru.analysis.confidence import COLUMNS, Confidence, confidence
 from torch_pru.analysis.coverage import Coverage, gradient_coverage
 from torch_pru.analysis.curves import LearningCurve, learning_curve
 from torch_pru.analysis.embeddings import EmbeddingVariance, embedding_variance
@@ -65,11 +65,11 @@ class Analysis:
     show: Callable[[Any], Shown]
 
 
-def _compute_confidence(both: Comparison, options: Options) -> dict[str, Confidence]:
-    found = {}
-    for name, model in both.models.items():
+def _compute_confidence(compared: Comparison, options: Options) -> dict[str, Confidence]:
+    found, text = {}, compared.corpus.valid
+    for name, model in compared.models.items():
         with options.watch(f"confidence of {name}") as advance:
-            found[name] = confidence(model, both.corpus.valid, progress=advance)
+            found[name] = confidence(model, text, batch=min(COLUMNS, len(text) // 2), progress=advance)
     return found
 
 
@@ -79,10 +79,12 @@ def _show_confidence(data: Mapping[str, Confidence]) -> Shown:
     return figure.sentence(data), [Drawn("confidence", figure.draw(data), figure.describe(data))]
 
 
-def _compute_embeddings(both: Comparison, options: Options) -> dict[str, EmbeddingVariance]:
+def _compute_embeddings(compared: Comparison, options: Options) -> dict[str, EmbeddingVariance]:
     with options.watch("parts of speech") as advance:
-        tags = majority_tags(both.valid_sentences, progress=advance)
-    return {name: embedding_variance(model, both.vocabulary, tags) for name, model in both.models.items()}
+        tags = majority_tags(compared.valid_sentences, progress=advance)
+    return {
+        name: embedding_variance(model, compared.vocabulary, tags) for name, model in compared.models.items()
+    }
 
 
 def _show_embeddings(data: Mapping[str, EmbeddingVariance]) -> Shown:
@@ -95,11 +97,11 @@ def _show_embeddings(data: Mapping[str, EmbeddingVariance]) -> Shown:
     ]
 
 
-def _compute_saliency(both: Comparison, options: Options) -> list[dict[str, Saliency]]:
+def _compute_saliency(compared: Comparison, options: Options) -> list[dict[str, Saliency]]:
     return [
         {
-            name: saliency(model, both.vocabulary, sentence, top1=options.top1)
-            for name, model in both.models.items()
+            name: saliency(model, compared.vocabulary, sentence, top1=options.top1)
+            for name, model in compared.models.items()
         }
         for sentence in options.sentences
     ]
@@ -118,8 +120,8 @@ def _show_saliency(data: list[dict[str, Saliency]]) -> Shown:
     ]
 
 
-def _compute_coverage(both: Comparison, options: Options) -> dict[str, Coverage]:
-    return {name: gradient_coverage(model, both.corpus.test) for name, model in both.models.items()}
+def _compute_coverage(compared: Comparison, options: Options) -> dict[str, Coverage]:
+    return {name: gradient_coverage(model, compared.corpus.test) for name, model in compared.models.items()}
 
 
 def _show_coverage(data: Mapping[str, Coverage]) -> Shown:
@@ -131,8 +133,8 @@ def _show_coverage(data: Mapping[str, Coverage]) -> Shown:
     ]
 
 
-def _compute_curves(both: Comparison, options: Options) -> dict[str, LearningCurve]:
-    return {name: learning_curve(run) for name, run in both.runs.items()}
+def _compute_curves(compared: Comparison, options: Options) -> dict[str, LearningCurve]:
+    return {name: learning_curve(run) for name, run in compared.runs.items()}
 
 
 def _show_curves(data: Mapping[str, LearningCurve]) -> Shown:
@@ -141,8 +143,8 @@ def _show_curves(data: Mapping[str, LearningCurve]) -> Shown:
     return figure.sentence(data), [Drawn("curves", figure.draw(data), figure.describe(data))]
 
 
-def _compute_sweep(both: Comparison, options: Options) -> dict[str, SweepPoint]:
-    return {name: sweep_point(run) for name, run in both.runs.items()}
+def _compute_sweep(compared: Comparison, options: Options) -> dict[str, SweepPoint]:
+    return {name: sweep_point(run) for name, run in compared.runs.items()}
 
 
 def _show_sweep(data: Mapping[str, SweepPoint]) -> Shown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from torch_pru.analysis.saliency import Sentence, default_sentences, encode_sent
 from torch_pru.analysis.speech import sentences_of
 from torch_pru.errors import PRUError
 from torch_pru.lm.data.corpus import Corpus, word_splitter
+from torch_pru.lm.data.text import UNKNOWN
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.run import RunFolder
@@ -58,8 +60,8 @@ class Comparison:
         device: where the models are put.
 
     Example:
-        >>> both = Comparison(open_runs(["runs/pru", "runs/lstm"]))         # doctest: +SKIP
-        >>> list(both.models), len(both.vocabulary)                         # doctest: +SKIP
+        >>> compared = Comparison(open_runs(["runs/pru", "runs/lstm"]))     # doctest: +SKIP
+        >>> list(compared.models), len(compared.vocabulary)                 # doctest: +SKIP
         (['pru', 'lstm'], 10000)
     """
 
@@ -102,11 +104,17 @@ class Comparison:
         return sentences_of(self.corpus.valid, self.vocabulary)
 
     def sentences(self, texts: Iterable[str] | None) -> list[Sentence]:
-        """Sentences as typed, cut into words as the corpus is, or the default ones; each is checked."""
+        """Sentences as typed, cut into words as the corpus is, or the default ones; each is checked.
+
+        Words that the models do not know are named in a warning.
+        """
         if texts is None:
             return default_sentences(self.vocabulary, self.valid_sentences)
         split = word_splitter(next(iter(self.runs.values())).config.data.corpus)
         parsed = [parse_sentence(text, split) for text in texts]
         for sentence in parsed:
             encode_sentence(sentence, self.vocabulary)
+        words = dict.fromkeys(word for sentence in parsed for word in sentence.words)
+        if unread := ", ".join(word for word in words if word not in self.vocabulary):
+            warnings.warn(f"not in the vocabulary, so read as {UNKNOWN}: {unread}", stacklevel=2)
         return parsed

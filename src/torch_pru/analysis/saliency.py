@@ -18,7 +18,7 @@ from torch_pru.lm.model import LanguageModel
 
 GUESSES = 5
 
-_MARK = re.compile(r"\[(\S+?)\](\S*)")  # the word in brackets, and punctuation that follows it at once
+_MARK = re.compile(r"\[([^\[\]]+)\]([^\[\]]*)")  # the word in brackets, and punctuation right after it
 
 
 class Sentence(NamedTuple):
@@ -49,7 +49,7 @@ def parse_sentence(text: str, split: Callable[[str], list[str]] = str.split) -> 
     """A sentence as typed; the word in brackets is predicted, without brackets the last one.
 
     Args:
-        text: words between spaces.
+        text: words between spaces; a bracket between spaces is a word.
         split: how the model's corpus cuts a piece of text into words.
 
     Example:
@@ -62,6 +62,11 @@ def parse_sentence(text: str, split: Callable[[str], list[str]] = str.split) -> 
         if mark := _MARK.fullmatch(piece):
             marked.append(len(words))
             words += [*split(mark[1]), *split(mark[2])]
+        elif piece not in ("[", "]") and ("[" in piece or "]" in piece):
+            raise PRUError(
+                f"the sentence {text!r} has {piece!r}; put one whole word in brackets, as in "
+                f"'two or three [weeks]', and spaces around a bracket that is itself a word"
+            )
         else:
             words += split(piece)
     if not words:
@@ -126,6 +131,7 @@ def encode_sentence(sentence: Sentence, vocabulary: Vocabulary) -> Tensor:
     return vocabulary.encode([EOS, *sentence.words])
 
 
+@torch.enable_grad()  # also where the caller has switched gradients off
 def saliency(
     model: LanguageModel,
     vocabulary: Vocabulary,

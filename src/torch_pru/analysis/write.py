@@ -61,14 +61,14 @@ def analyze(
         'Lowest validation perplexity during training: 64.61 after epoch 482 of 500 for ptb-pru-g4-1.'
     """
     chosen = choose(only)
-    both = Comparison(open_runs(folders), device)
-    options = prepare(both, chosen, sentences, top1, watch)
+    compared = Comparison(open_runs(folders), device)
+    options = prepare(compared, chosen, sentences, top1, watch)
     folder, sections = Path(out), []
     for name in chosen:
-        data = ANALYSES[name].compute(both, options)
+        data = ANALYSES[name].compute(compared, options)
         write_json(folder / f"{name}.json", data)
         sections.append(write_section(folder, name, data))
-    title = f"Analysis of {', '.join(both.runs)}"
+    title = f"Analysis of {', '.join(compared.runs)}"
     write_file(folder / "index.html", page(title, sections).encode())
     return sections
 
@@ -89,7 +89,7 @@ def choose(only: Iterable[str] | None) -> list[str]:
 
 
 def prepare(
-    both: Comparison, chosen: list[str], sentences: Iterable[str] | None, top1: bool, watch: Watch
+    compared: Comparison, chosen: list[str], sentences: Iterable[str] | None, top1: bool, watch: Watch
 ) -> Options:
     """Find every mistake that can be found before the long work begins."""
     if "saliency" not in chosen and (sentences is not None or top1):
@@ -100,11 +100,11 @@ def prepare(
 
     given: list[Sentence] = []
     if any(ANALYSES[name].weights for name in chosen):
-        _ = both.models, both.vocabulary
+        _ = compared.models, compared.vocabulary
     if "embeddings" in chosen:
         load_tagger()
     if "saliency" in chosen:
-        given = both.sentences(sentences)
+        given = compared.sentences(sentences)
     return Options(given, top1, watch)
 
 

@@ -18,6 +18,7 @@ MEASURES = {
     "total": "variance, summed over dimensions",
     "per_dimension": "variance per dimension",
 }
+LEAST = 2.4  # inches: room for the label beside the axis
 
 
 class Series(NamedTuple):
@@ -46,7 +47,7 @@ def draw(data: Mapping[str, EmbeddingVariance], measure: str) -> Figure:
     words = next(iter(data.values())).words
     tags = [tag for tag in CATEGORIES if tag in words]
     series = list(all_series(data))
-    figure = new_figure(0.6 + len(tags) * (0.075 * len(series) + 0.1))
+    figure = new_figure(max(LEAST, 0.6 + len(tags) * (0.075 * len(series) + 0.1)))
     axes = figure.subplots()
     for number, one in enumerate(series):
         _draw_series(axes, one, tags, (number + 0.5) / len(series) - 0.5, measure)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+from torch_pru.analysis.runs import distinct_names
 from torch_pru.errors import PRUError
 
 try:
@@ -97,6 +99,17 @@ def wrapped(text: str, letters: int = 62) -> str:
         'a-long-\\nname'
     """
     return "\n".join(textwrap.wrap(text, letters))
+
+
+def corpus_names(corpora: Iterable[str]) -> dict[str, str]:
+    """What each corpus is called: its folder, and of the path before it what tells it from the others.
+
+    Example:
+        >>> corpus_names(["ptb", "/texts/tales", "ptb"])
+        {'ptb': 'ptb', '/texts/tales': 'tales'}
+    """
+    corpora = list(dict.fromkeys(corpora))
+    return dict(zip(corpora, distinct_names([Path(corpus) for corpus in corpora]), strict=True))
 
 
 def look(number: int) -> dict[str, Any]:

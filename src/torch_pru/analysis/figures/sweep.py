@@ -11,7 +11,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
-from torch_pru.analysis.figures.style import add_legend, listed, look, new_figure, style
+from torch_pru.analysis.figures.style import (
+    add_legend,
+    corpus_names,
+    listed,
+    look,
+    new_figure,
+    style,
+    wrapped,
+)
 from torch_pru.analysis.sweep import SweepPoint
 
 MARKS = ("o", "s", "D", "p", "h", "8")  # with room for a number
@@ -26,7 +34,7 @@ def draw(data: Mapping[str, SweepPoint]) -> Figure:
         >>> draw({"run": point}).legends[0].get_texts()[0].get_text()
         'g = 4'
     """
-    corpora = list(dict.fromkeys(point.corpus for point in data.values()))
+    corpora = corpus_names(point.corpus for point in data.values())
     several = len({point.size for point in data.values()}) > 1
     labels = sorted({series_label(point, several) for point in data.values()})
     figure = new_figure(0.1 + 2.9 * len(corpora))
@@ -40,10 +48,10 @@ def draw(data: Mapping[str, SweepPoint]) -> Figure:
             ]
             if points:
                 _draw_series(axes, points, _line(label, number, size=10))
-        axes.set_title(corpus)
+        axes.set_title(wrapped(corpora[corpus], 55))
         axes.set_xlabel("saving in recurrent parameters, relative to the LSTM")
         axes.set_ylabel("validation perplexity")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
         axes.margins(x=0.1, y=0.12)  # room for the marks' labels
     add_legend(
         figure, [_line(label, number, size=6) for number, label in enumerate(labels)], "number in a mark: K"
@@ -103,12 +111,12 @@ def sentence(data: Mapping[str, SweepPoint]) -> str:
         'On ptb a has the lowest validation perplexity, 80.00'
     """
     parts = []
-    for corpus in dict.fromkeys(point.corpus for point in data.values()):
+    for corpus, called in corpus_names(point.corpus for point in data.values()).items():
         here = {name: point for name, point in data.items() if point.corpus == corpus}
         name = min(here, key=lambda name: here[name].perplexity)
         saving = here[name].saving
         parts.append(
-            f"on {corpus} {name} has the lowest validation perplexity, {here[name].perplexity:.2f}, "
+            f"on {called} {name} has the lowest validation perplexity, {here[name].perplexity:.2f}, "
             f"with {saving:.0%} of the recurrent parameters of an LSTM saved"
         )
     text = listed(parts)
