@@ -14,6 +14,12 @@ from typing import Any
 WORKER = Path(__file__).with_name("worker.py")
 
 
+def wait_for_metrics(run: Path) -> None:
+    """Until the run in a folder is at work since a few steps."""
+    while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").stat().st_size:
+        time.sleep(0.005)
+
+
 class Workshop:
     """Starts jobs in forked processes, kills them, and waits for them."""
 

@@ -6,11 +6,16 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
 from small import small_config, small_corpus
 
 from torch_pru import PRUError
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training import finetune, train
+from torch_pru.lm.training.distributed import World
+from torch_pru.lm.training.schedule import Schedule
+from torch_pru.lm.training.signals import StopRequest
+from torch_pru.lm.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +64,27 @@ def test_finetuning_measures_what_it_begins_with(
     [line] = run.epochs()
     assert line["valid_loss"] == pytest.approx(line["best_valid_loss"], abs=1e-6)
     assert abs(line["valid_loss"] - finished.epochs()[-1]["best_valid_loss"]) > 1e-4
+
+
+def test_a_round_begins_with_the_best_weights_and_an_average_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(small_config(unit="lstm", epochs=9), small_corpus(), World(torch.device("cpu")))
+    trainer.schedule = Schedule.finetuning(trainer.config.training, best=9.0)
+    trainer.optimizer.start_averaging()
+    steps = trainer.steps(RunFolder.create(tmp_path, trainer.config, small_corpus()), StopRequest())
+    losses = iter([3.0, 3.1, 3.2])  # the first epoch's are the best weights; the third one ends the round
+    monkeypatch.setattr(trainer, "_validate", lambda: next(losses))
+    ends = [next(report for report in steps if report is not None and report.ended) for _ in range(3)]
+    assert (trainer.schedule.round, trainer.schedule.best_epoch) == (2, 1)
+    assert [end.round for end in ends] == [1, 1, 1]
+    assert [line["round"] for line in RunFolder.open(tmp_path).epochs()] == [1, 1, 1]
+    assert all(torch.equal(trainer.best[name], value) for name, value in trainer.model.named_parameters())
+    next(steps)
+    assert trainer.optimizer.averages is not None
+    for average, weight in zip(trainer.optimizer.averages, trainer.model.parameters(), strict=True):
+        torch.testing.assert_close(average, weight.detach())  # the mean of one step
+    steps.close()
 
 
 def test_an_unfinished_run_is_not_finetuned(text_folder: Path, tmp_path: Path) -> None:

@@ -10,18 +10,21 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from processes import Workshop
-from small import SMALL
+from processes import Workshop, wait_for_metrics
+from small import SMALL, small_config, small_corpus
 
 from torch_pru import PRUError
-from torch_pru.lm.checkpoint import load_newest, read_verified
+from torch_pru.lm.checkpoint import Checkpoint, load_newest, read_verified, save_checkpoint
 from torch_pru.lm.run import RunFolder
-from torch_pru.lm.training import resume
+from torch_pru.lm.training import Progress, resume, train, trainer
+from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.journal import Journal
+from torch_pru.lm.training.snapshot import restore, snapshot
 
 SETTINGS: dict[str, Any] = SMALL | {"unit": "pru", "groups": 2, "rotate_columns": True, "checkpoint_steps": 9}
 
@@ -135,8 +138,7 @@ def test_signals_save_and_leave_with_their_status(
     path = tmp_path / "run"
     rare = settings | {"checkpoint_steps": 0}
     child = workshop.start("train", run=str(path), settings=rare)
-    while not (path / "metrics.jsonl").exists() or not (path / "metrics.jsonl").stat().st_size:
-        time.sleep(0.005)  # at work since a few steps
+    wait_for_metrics(path)
     status = workshop.kill_after(0.05, child, number)
     assert status == expected, workshop.said.read_text()
     assert "pru resume" in workshop.said.read_text()
@@ -157,6 +159,52 @@ def test_finetuning_survives_a_kill(
     assert workshop.run("finetune", run=str(tmp_path / "b"), die_at_call=30) == -signal.SIGKILL
     assert workshop.run("resume", run=str(tmp_path / "b-finetuned")) == 0, workshop.said.read_text()
     assert_same_end(tmp_path / "b-finetuned", tmp_path / "a-finetuned")
+
+
+# ------------------------------------------------------------------------------------ what a checkpoint holds
+
+
+def trainer_in_float16() -> trainer.Trainer:
+    return trainer.Trainer(small_config(precision="float16"), small_corpus(), World(torch.device("cpu")))
+
+
+def test_a_checkpoint_brings_the_loss_scale_back() -> None:
+    saved, again = trainer_in_float16(), trainer_in_float16()
+    assert saved.step.loss_scale is not None
+    for norm in (torch.inf, 1.0, 1.0):
+        saved.step.loss_scale.adjust(torch.tensor(norm))
+    restore(again, snapshot(saved))
+    assert again.step.loss_scale is not None
+    assert (again.step.loss_scale.factor, again.step.loss_scale.streak) == (2048.0, 2.0)
+
+
+def test_on_another_kind_of_device_the_masks_begin_anew() -> None:
+    saved, again = trainer_in_float16(), trainer_in_float16()
+    before = again.step.masks.generator.get_state()
+    saved.step.masks.weights(torch.ones(9), 0.5)
+    checkpoint = snapshot(saved)
+    checkpoint.state["device"] = "cuda"
+    with pytest.warns(UserWarning, match="was on cuda and goes on on cpu, .* the masks begin anew"):
+        restore(again, checkpoint)
+    assert torch.equal(again.step.masks.generator.get_state(), before)
+
+
+def test_a_checkpoint_is_due_when_its_minutes_are_over(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, saved = 0.0, []
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+
+    def look(report: Progress) -> None:
+        nonlocal now
+        now += 40
+        found = load_newest(tmp_path / "checkpoints")
+        assert found is not None
+        saved.append(found.state["steps"])
+
+    settings = {"unit": "lstm", "epochs": 1, "log_steps": 2, "checkpoint_minutes": 1.0}
+    train(small_config(corpus=str(text_folder), **settings), tmp_path, progress=look)
+    assert saved[:5] == [0, 0, 6, 6, 10]  # reports at 0, 40, 80, 120 and 160 seconds
 
 
 # ------------------------------------------------------------------------------------ damaged checkpoints
@@ -207,6 +255,18 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(
     (checkpoints(tmp_path / "run")[-1] / "state.pt").write_bytes(b"")
     assert workshop.run("resume", run=str(tmp_path / "run")) == 0, workshop.said.read_text()
     assert_same_end(tmp_path / "run", whole)
+
+
+def test_the_seconds_at_work_are_counted_on(interrupted: Path, tmp_path: Path) -> None:
+    run = RunFolder.open(shutil.copytree(interrupted, tmp_path / "run"))
+    found = run.checkpoint()
+    assert found is not None
+    long_ago = found.state | {"seconds": 1000.0}
+    save_checkpoint(run.checkpoints, Checkpoint(found.weights, found.best, long_ago))
+    assert 1000 < resume(run.path).metrics()[-1]["clock"]["seconds"] < 1300
+    ended = run.checkpoint()
+    assert ended is not None
+    assert 1000 < ended.state["seconds"] < 1300
 
 
 def test_scores_of_earlier_weights_are_forgotten(

@@ -23,7 +23,7 @@ from torch_pru.lm.evaluation.static import score
 from torch_pru.lm.run import RunFolder, locked
 from torch_pru.lm.training import Diverged, Progress, finetune, resume, start, train
 from torch_pru.lm.training.distributed import World
-from torch_pru.lm.training.optimizer import AveragedSGD
+from torch_pru.lm.training.optimizer import AveragedSGD, Watch
 from torch_pru.lm.training.precision import LossScale, check_precision
 from torch_pru.lm.training.step import TrainingStep
 from torch_pru.lm.training.trainer import training_columns
@@ -165,14 +165,16 @@ def test_the_loss_scale_skips_an_overflow_and_recovers() -> None:
     scale, weight = LossScale(CPU), torch.ones(3)
     optimizer = AveragedSGD([weight], clip=1e9, weight_decay=0.5)
     optimizer.prepare(1.0)
+    watch = Watch(torch.tensor(1.0), torch.tensor(0), torch.tensor(-1))
 
     def step(*gradient: float) -> list[float]:
-        scale.adjust(optimizer.apply([torch.tensor(gradient)], factor=scale.factor))
+        scale.adjust(optimizer.apply([torch.tensor(gradient)], factor=scale.factor, watch=watch))
         return weight.tolist()
 
     assert step(8192.0, 0.0, -4096.0) == [-1.5, 0.5, 1.5]  # half of 1, less 2, 0 and -1
     assert step(1.0, math.inf, 2.0) == [-0.75, 0.25, 0.75]  # decay alone
     assert scale.factor.item() == 2048.0
+    assert (watch.steps.item(), watch.first_bad.item()) == (2, -1)  # no reason to stop the run
     for _ in range(2000):
         scale.adjust(torch.ones(()))
     assert scale.factor.item() == 4096.0
@@ -190,22 +192,25 @@ def test_a_loss_that_is_not_a_number_stops_the_run_and_names_the_step(
     def poisoned(self: TrainingStep, *arguments: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 24:
+        if calls == 16:
             with torch.no_grad():
                 self.model.embedding.weight[0, 0] = math.nan
         return original(self, *arguments)
 
     monkeypatch.setattr(TrainingStep, "__call__", poisoned)
-    config = small_config(unit="lstm", corpus=str(text_folder), checkpoint_steps=5, log_steps=50)
+    config = small_config(unit="lstm", corpus=str(text_folder), checkpoint_steps=9, log_steps=50)
     with pytest.raises(
-        Diverged, match=r"not finite at step 24; the checkpoints in .* hold the last good weights"
+        Diverged, match=r"not finite at step 16; the checkpoints in .* hold the last good weights"
     ):
         train(config, tmp_path / "run")
-    kept = RunFolder.open(tmp_path / "run").checkpoint()
+    run = RunFolder.open(tmp_path / "run")
+    kept = run.checkpoint()
     assert kept is not None
-    assert kept.state["steps"] == 20
+    assert kept.state["steps"] == 9
     assert all(weight.isfinite().all() for weight in kept.weights.values())
-    assert RunFolder.open(tmp_path / "run").model("best").embedding.weight.isfinite().all()
+    [epoch] = run.epochs()  # it ended after that checkpoint, and its weights are kept all the same
+    valid = start.load_corpus(str(text_folder)).valid
+    assert score(run.model("best"), valid, batch=2).nll == pytest.approx(epoch["valid_loss"], abs=1e-6)
 
 
 def test_a_loss_that_runs_away_stops_the_run(text_folder: Path, tmp_path: Path) -> None:

@@ -271,6 +271,14 @@ def test_validation_scores_exactly_the_predicted_tokens() -> None:
     assert score(trainer.model, corpus.test, batch=1).tokens == len(corpus.test) - 1
 
 
+def test_validation_is_in_the_precision_of_the_run() -> None:
+    trainer = Trainer(small_config(unit="lstm", precision="bfloat16"), small_corpus(), CPU)
+    exact = score(trainer.model, trainer.valid, batch=2).nll
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = score(trainer.model, trainer.valid, batch=2).nll
+    assert trainer._validate() == expected != exact
+
+
 # ---------------------------------------------------------------------- float32 average
 
 

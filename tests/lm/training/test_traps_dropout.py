@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small import NO_DROPOUT, WORDS, small_masks, small_model
+from small import NO_DROPOUT, WORDS, small_config, small_corpus, small_masks, small_model
 from torch import Tensor
 
 from torch_pru.lm.model import LanguageModel
+from torch_pru.lm.training.distributed import World
+from torch_pru.lm.training.trainer import Trainer
 
 # ---------------------------------------------------------------------- embedding, variational
 
@@ -85,6 +87,16 @@ def test_weight_drop_is_elementwise_on_every_layer_shared_over_time_and_batch(un
             assert not (rows == rows[:1]).all()  # elementwise, neither rows nor columns
         else:
             assert zero < 0.05  # input weights and biases are whole
+
+
+def test_the_masks_follow_the_seed() -> None:
+    one, same, other = (
+        Trainer(small_config(seed=seed), small_corpus(), World(torch.device("cpu"))).step.masks
+        for seed in (1, 1, 2)
+    )
+    drawn = one.weights(torch.ones(100), 0.5)
+    assert torch.equal(drawn, same.weights(torch.ones(100), 0.5))
+    assert not torch.equal(drawn, other.weights(torch.ones(100), 0.5))
 
 
 def test_the_kept_weights_are_scaled() -> None:

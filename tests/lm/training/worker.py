@@ -77,6 +77,7 @@ def do(job: dict[str, Any]) -> None:
 
 
 def child(job: dict[str, Any]) -> int:
+    signal.alarm(60)  # processes that wait for each other for ever are killed
     try:
         do(job)
     except SystemExit as stop:
