@@ -86,3 +86,9 @@ def in_words_of(**names: str) -> Iterator[None]:
         for theirs, ours in names.items():
             text = re.sub(rf"\b{theirs}=", f"{ours}=", text)
         raise PRUError(text) from None
+
+
+def check_not_negative(argument: str, value: float) -> None:
+    """Refuse a number below 0, infinite or not a number."""
+    if not 0 <= value < float("inf"):
+        raise PRUError(f"{argument}={value!r} must be a number of at least 0")

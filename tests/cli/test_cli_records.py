@@ -78,6 +78,35 @@ def test_a_corpus_that_is_not_there_is_found_before_the_first_run(recipe: Path, 
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_batch_that_cannot_be_is_found_before_the_first_run(recipe: Path, tmp_path: Path) -> None:
+    text = recipe.read_text()
+    (tmp_path / "good.toml").write_text(text)
+    for wrong in ("batch = 9000", "batch = 8\nvalid_batch = 9000"):
+        (tmp_path / "bad.toml").write_text(text.replace("batch = 8", wrong))
+        errors = refusal("train", tmp_path / "good.toml", tmp_path / "bad.toml", "--out", tmp_path / "runs")
+        assert errors.startswith("pru: error: bad: ")
+        assert f"{wrong.split()[-3]}=9000" in errors
+        assert not (tmp_path / "runs").exists()
+
+
+def test_data_that_is_not_there_is_told_of_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRU_DATA", str(tmp_path))
+    errors = refusal("train", "ptb-pru-g4", "--seeds", 3, "--out", tmp_path / "runs")
+    assert len(errors.splitlines()) == 1
+    assert errors.count("is not at") == 1
+
+
+def test_finetuning_twice_says_what_can_be_done(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    second = shutil.copytree(run, tmp_path / "copy-finetuned")
+    assert f"go on with it (pru resume {second}) or move it away" in refusal("finetune", copy)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "generate"])
+def test_a_device_of_no_use(command: str, run: Path) -> None:
+    assert "device='meta' cannot be used" in refusal(command, run, "--device", "meta")
+
+
 def test_a_model_that_cannot_be_has_the_name_of_its_recipe(recipe: Path, tmp_path: Path) -> None:
     text = recipe.read_text()
     (tmp_path / "good.toml").write_text(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,9 +18,9 @@ from command import write_recipe
 
 from torch_pru.cli import train as commands
 from torch_pru.cli import training_view
-from torch_pru.lm.config import build_config
+from torch_pru.lm.config import Config, build_config
 from torch_pru.lm.recipe import load_recipe
-from torch_pru.lm.training import distributed
+from torch_pru.lm.training import Interrupted
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +102,35 @@ def test_lines_name_their_run(recipe: Path, tmp_path: Path, monkeypatch: pytest.
     assert all(line.startswith(("tiny-1: ", "tiny-2: ")) for line in lines)
 
 
+def test_runs_named_by_a_dot_are_resumed(
+    recipe: Path, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "runs"
+    assert pru("train", recipe, "--seeds", 2, "--set", "epochs=1", "--out", out)[0] == 0
+    for name in ("tiny-1", "tiny-2"):
+        shutil.rmtree(out / name / "checkpoints")  # as one that was interrupted at once
+    monkeypatch.chdir(out / "tiny-1")
+    status, shown, errors = pru("resume", ".", "../tiny-2")
+    assert status == 0, errors
+    assert f"next: pru evaluate {out / 'tiny-1'}\n" in shown
+    assert "next: pru evaluate ../tiny-2\n" in shown
+
+
+def test_a_stop_says_what_was_not_begun(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(config: Config, folder: Path, **_: object) -> None:
+        raise Interrupted(signal.SIGINT, str(folder))
+
+    monkeypatch.setattr("torch_pru.lm.training.train", stopped)
+    out = tmp_path / "runs"
+    status, _, errors = pru("train", recipe, "--seeds", 3, "--out", out)
+    assert status == 130
+    *_, saved, left = errors.splitlines()
+    assert saved.endswith(f"go on with: pru resume {out / 'tiny-1'}")
+    assert left == f"not begun: {out / 'tiny-2'} (seed 2), {out / 'tiny-3'} (seed 3)"
+
+
 @pytest.mark.parametrize(
     ("devices", "processes", "expected"),
     [
@@ -115,7 +145,7 @@ def test_lines_name_their_run(recipe: Path, tmp_path: Path, monkeypatch: pytest.
 def test_who_trains_at_once(
     devices: list[str], processes: str, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distributed, "choose_device", torch.device)
+    monkeypatch.setattr("torch_pru.lm.device.choose_device", torch.device)
     monkeypatch.setenv("WORLD_SIZE", processes)
     configs = [build_config("a", {"device": device}) for device in devices]
     assert commands.share_a_gpu(configs) is expected

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from torch_pru.cli.evaluate import Evaluation
 from torch_pru.cli.quickstart import show_quickstart
 from torch_pru.lm.checkpoint import Checkpoint, save_checkpoint
 from torch_pru.lm.data import Corpus, kneser_ney_bigram_perplexity, load_corpus
+from torch_pru.lm.evaluation import Evaluation
 from torch_pru.lm.evaluation.scores import load_scores
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.recipe import load_recipe
@@ -24,7 +24,7 @@ def test_the_ending(
     corpus = Corpus(whole.train[:5000], whole.valid[:200], whole.test[:300], whole.vocabulary)
     monkeypatch.setattr("torch_pru.lm.run.load_corpus", lambda name: corpus)
     config = load_recipe("quickstart", {"embedding": "8", "hidden": "[8]", "device": "cpu"})
-    run = RunFolder.create(tmp_path / "quickstart-1", config, corpus)
+    run = RunFolder.create(tmp_path / "my runs" / "quickstart-1", config, corpus)
     torch.manual_seed(1)
     model = LanguageModel(config.model, config.regularisation, len(corpus.vocabulary))
     weights = dict(model.named_parameters())
@@ -42,10 +42,11 @@ def test_the_ending(
         ours = scores.perplexity("static", split)
         assert line.split()[1:] == [f"{ours:.2f}", f"{bigram:.2f}", f"{1 - ours / bigram:.0%}"]
     assert shown.count("\n\n  ") == 3  # three sentences, each after an empty line
-    assert f"pru generate {run.path} --prompt" in shown
+    assert f"pru generate '{run.path}' --prompt" in shown
+    assert f"pru evaluate '{run.path}' --split" in shown
     assert "pru train --set corpus=DIR" in shown
     (tmp_path / "a.txt").write_text("And God said.\n")  # not cut into the corpus's words yet
-    ids = Evaluation(run, "cpu", "float32").encode(tmp_path / "a.txt")
+    ids = Evaluation(run, "cpu").encode(tmp_path / "a.txt")
     assert [run.vocabulary.word(number) for number in ids.tolist()] == ["and", "god", "said", ".", "<eos>"]
 
 
@@ -53,9 +54,9 @@ def test_a_finished_run_is_shown_from_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     test_the_ending(tmp_path, monkeypatch, capsys)
-    run = RunFolder.open(tmp_path / "quickstart-1")
+    run = RunFolder.open(tmp_path / "my runs" / "quickstart-1")
     before = (run.path / "scores.json").stat().st_mtime_ns
-    monkeypatch.setattr("torch_pru.cli.evaluate.Evaluation.score", None)
+    monkeypatch.setattr(Evaluation, "score", None)
     show_quickstart(run)
     assert "Kneser-Ney" in capsys.readouterr().out
     assert (run.path / "scores.json").stat().st_mtime_ns == before

@@ -13,7 +13,7 @@ from torch_pru import PRUError
 from torch_pru.lm import recipe
 from torch_pru.lm.config import Config, second_stage
 from torch_pru.lm.evaluation.scores import Scores, load_scores, save_scores
-from torch_pru.lm.paper import ABLATIONS, ADAPTED, CORPORA, MAIN, POOLING, SWEEP
+from torch_pru.lm.paper import ABLATIONS, ADAPTED, DATA_SETS, MAIN, POOLING, SWEEP
 from torch_pru.lm.recipe import config_text, list_recipes, load_recipe
 from torch_pru.lm.report import report
 from torch_pru.lm.results import keep, nearest_recipe, read_result, recipe_settings
@@ -49,7 +49,8 @@ def write_run(
             }
             for method, splits in results.items()
         }
-        save_scores(Scores("ab", {"total": 18_895_600, "recurrent": 14_885_600}, entries), folder)
+        weights = str(folder)  # every run has others
+        save_scores(Scores(weights, {"total": 18_895_600, "recurrent": 14_885_600}, entries), folder)
     return folder
 
 
@@ -147,7 +148,8 @@ def test_dynamic_evaluation(tmp_path: Path) -> None:
     row = cells(document, "ptb-pru-g4", "dynamic")
     assert row[2:9] == ["paper", "–", "55.23", "not scored", "**55.30**", "**62.50**", "decay 0.002"]
     assert cells(document, "ptb-pru-g4", "cache")[2:7] == ["–", "–", "–", "not scored", "**57.00**"]
-    assert row[10] == "`pru evaluate RUN --split test --dynamic --tune`"
+    assert row[10] == "`pru evaluate RUN --split test --dynamic`"  # it was not tuned
+    assert "--dynamic --tune`" in cells(document, "ptb-lstm-1000", "dynamic")[10]
     assert cells(document, "ptb-lstm-1000", "dynamic")[5:7] == ["not run", "not run"]
 
 
@@ -187,7 +189,7 @@ def test_one_configuration_under_several_names_counts_for_each(tmp_path: Path) -
 def test_every_recipe_that_the_tables_name_exists() -> None:
     known = set(list_recipes())
     assert {row.recipe for row in MAIN} | {one.recipe for one in ADAPTED} <= known
-    assert {f"{corpus}-{name}" for corpus in CORPORA for name in ABLATIONS | POOLING | SWEEP} <= known
+    assert {f"{corpus}-{name}" for corpus in DATA_SETS for name in ABLATIONS | POOLING | SWEEP} <= known
 
 
 def test_the_recipe_of_the_same_name_is_the_nearest() -> None:
@@ -245,6 +247,49 @@ def test_a_kept_run_gives_the_same_report(tmp_path: Path) -> None:
     )
     assert all(json.loads(line)["kind"] == "epoch" for line in (copy / "metrics.jsonl").open())
     assert report([copy]).replace(str(copy), "") == report([run]).replace(str(run), "")
+
+
+def test_a_copy_keeps_nothing_of_an_earlier_one(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", load_recipe("ptb-pru-g4"), results={"static": {"test": 62.5}})
+    copy = keep(run, tmp_path / "results")
+    (run / "scores.json").unlink()  # as training does that goes on
+    keep(run, tmp_path / "results")
+    assert read_result(copy).scores is None
+
+
+def test_a_run_and_its_copy_are_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", load_recipe("ptb-pru-g4"), results={"static": {"test": 62.5}})
+    copy = keep(run, tmp_path / "results")
+    for twice in ([run, copy], [run, tmp_path / "results" / ".." / "run"]):
+        with pytest.raises(PRUError, match="are one run"):
+            report(twice)
+    unscored = write_run(tmp_path / "unscored", load_recipe("ptb-pru-g4"))
+    with pytest.raises(PRUError, match="are one run"):
+        report([unscored, unscored])
+
+
+def test_finetuning_that_betters_nothing_is_no_copy(tmp_path: Path) -> None:
+    config, results = load_recipe("ptb-awd-pru-g4"), {"static": {"valid": 60.5, "test": 58.3}}
+    trained = write_run(tmp_path / "a", config, results=results)
+    finetuned = write_run(tmp_path / "b", second_stage(config), stage="finetune", losses=(4.3,) * 4)
+    otherwise = write_run(tmp_path / "c", second_stage(config), stage="finetune", losses=(4.3,) * 5)
+    for run in (finetuned, otherwise):
+        (run / "scores.json").write_bytes((trained / "scores.json").read_bytes())
+    document = report([trained, finetuned, otherwise])
+    assert "**60.50**" in cells(document, "AWD-PRU g=4 M=1400", "ptb-awd-pru-g4")
+    assert "**60.50**" in cells(document, "AWD-PRU g=4 M=1400, finetuned", "56.56")
+
+
+@pytest.mark.parametrize(("precision", "option"), [("float64", ""), ("float16", " --precision float16")])
+def test_only_a_precision_that_can_be_asked_for_is_an_option(
+    precision: str, option: str, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "a", load_recipe("ptb-pru-g4"), results={"cache": {"test": 55.3}})
+    scores = load_scores(run)
+    assert scores is not None
+    scores.results["cache"]["test"]["precision"] = precision
+    save_scores(scores, run)
+    assert read_result(run).evaluation_options("cache") == option
 
 
 def test_the_fused_lstm_is_a_run_of_the_lstm(tmp_path: Path) -> None:

@@ -34,5 +34,5 @@ def read_with_gradients(model: LanguageModel, tokens: Tensor) -> Read:
     """
     vectors = F.embedding(tokens, model.embedding.weight.detach()).requires_grad_()
     with evaluating(model, gradients=True):
-        state = model.initial_state(tokens.shape[1], tokens.device)
+        state = model.initial_state(tokens.shape[1])
         return Read(vectors, model.hidden(tokens, state, vectors=vectors).raw)

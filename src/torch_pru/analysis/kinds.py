@@ -6,7 +6,6 @@ What draws is imported where something is drawn, because it needs Matplotlib.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,12 +17,10 @@ from torch_pru.analysis.runs import Comparison
 from torch_pru.analysis.saliency import Saliency, Sentence, saliency
 from torch_pru.analysis.speech import majority_tags
 from torch_pru.analysis.sweep import SweepPoint, sweep_point
+from torch_pru.lm.watch import Watch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Watch = Callable[[str], AbstractContextManager[Callable[[int, "int | None"], None]]]
-"""Makes, for a piece of work, something that is told how much of it is done."""
 
 
 @dataclass(frozen=True)

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from torch_pru.analysis.kinds import ANALYSES, Options, Watch
+from torch_pru.analysis.kinds import ANALYSES, Options
 from torch_pru.analysis.page import Picture, Section, page
 from torch_pru.analysis.runs import Comparison, open_runs
 from torch_pru.analysis.saliency import Sentence
 from torch_pru.analysis.speech import load_tagger
 from torch_pru.errors import PRUError, check_choice
 from torch_pru.lm.data.storage import write_aside
-
-
-@contextmanager
-def unwatched(_: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Shows no progress.
-
-    Example:
-        >>> with unwatched("confidence") as advance:
-        ...     advance(1, 2)
-    """
-    yield lambda done, total: None
+from torch_pru.lm.watch import Watch, unwatched
 
 
 def analyze(

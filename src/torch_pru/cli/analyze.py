@@ -41,7 +41,7 @@ def analyze(
     Curves and sweep need no weights: copies of run folders will do for --only curves --only sweep.
     """
     from torch_pru.analysis import analyze as write_analyses
-    from torch_pru.lm.training.distributed import choose_device
+    from torch_pru.lm.device import choose_device
 
     sections = write_analyses(
         runs,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,12 +15,7 @@ from torch_pru.cli.progress import bar
 from torch_pru.errors import PRUError, check_choice
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from torch_pru.lm.data import Corpus
-    from torch_pru.lm.evaluation import GradientStatistics
-    from torch_pru.lm.model import LanguageModel
-    from torch_pru.lm.run import RunFolder
+    from torch_pru.lm.evaluation import Evaluation
 
 
 def evaluate(
@@ -63,27 +57,25 @@ def evaluate(
 
     Scores of a split at batch 1 are kept in the run's scores.json, for pru report.
     """
-    from torch_pru.lm.evaluation.scores import save_scores
+    from torch_pru.lm.evaluation import Evaluation
+    from torch_pru.lm.evaluation.tune import TOKENS
     from torch_pru.lm.run import RunFolder
 
     methods = [name for name, wanted in (("dynamic", dynamic), ("cache", cache)) if wanted]
     check_options(split, text, methods, tune=tune, tune_tokens=tune_tokens, batch=batch)
     check_choice("--precision", precision, ("float32", "bfloat16", "float16"))
     split = split or "valid"
-    work = Evaluation(RunFolder.open(run), device, precision)
+    work = Evaluation(RunFolder.open(run), device, precision, bar)
     ids = work.corpus.split(split) if text is None else work.encode(text)
     if tune:
         for method in methods:
-            work.tune(method, tune_tokens)
+            work.tune(method, tune_tokens or TOKENS)
+            keep(work)
     found = {method: work.score(method, ids, batch) for method in ("static", *methods)}
     unknown = None if text is None else work.count_unknown(text)
     show(str(text or split), found, set(work.scores.tuning), unknown, as_json=as_json)
     if text is None and batch == 1:
-        for method, entry in found.items():
-            if not work.scores.note(method, split, entry):
-                kept = f"{split}, {method}: the run keeps its score in float32, not this one in {precision}"
-                messages().print(kept, soft_wrap=True)
-        save_scores(work.scores, work.run.path)
+        keep(work, split, found)
 
 
 def check_options(
@@ -108,86 +100,17 @@ def check_options(
         raise PRUError(f"--batch {batch}: --{methods[0]} reads the text in one piece; leave out --batch")
 
 
-class Evaluation:
-    """A run's model with what its scores need, each loaded or gathered when it is first asked for."""
-
-    def __init__(self, run: RunFolder, device: str, precision: str) -> None:
-        from torch_pru.lm.evaluation.scores import scores_for
-        from torch_pru.lm.training.distributed import choose_device
-        from torch_pru.lm.training.precision import check_precision
-
-        self.run, self.device, self.precision = run, choose_device(device), precision
-        self.model = run.model(device=self.device)
-        check_precision(precision, self.device, self.model)
-        self.scores = scores_for(self.model, run.path)
-
-    def _computing(self) -> AbstractContextManager[object]:
-        from torch_pru.lm.training.precision import computing
-
-        return computing(self.precision, self.device)
-
-    @cached_property
-    def corpus(self) -> Corpus:
-        """The corpus of the run."""
-        return self.run.corpus()
-
-    def encode(self, text: Path) -> Tensor:
-        """A file as ids (N,), cut into words as the run's corpus is."""
-        from torch_pru.lm.data import encode_text, word_splitter
-
-        return encode_text(text, self.run.vocabulary, word_splitter(self.run.config.data.corpus))
-
-    def count_unknown(self, text: Path) -> tuple[int, int]:
-        """How many words of a file the run does not know, and how many words there are."""
-        from torch_pru.lm.data import count_unknown, word_splitter
-
-        return count_unknown(text, self.run.vocabulary, word_splitter(self.run.config.data.corpus))
-
-    @cached_property
-    def statistics(self) -> GradientStatistics:
-        """Gradients over the training text, for dynamic evaluation."""
-        from torch_pru.lm.evaluation import gradient_statistics
-
-        with bar("gradient statistics") as advance, self._computing():
-            train = self.corpus.train
-            batch = min(100, len(train) // 2)  # as published; a very short text has fewer columns
-            return gradient_statistics(self.model, train, batch=batch, progress=advance)
-
-    def tune(self, method: str, tokens: int | None = None) -> None:
-        """Choose the method's settings on the first ``tokens`` of validation; the run folder keeps them."""
-        from torch_pru.lm.evaluation import tune_cache, tune_dynamic
-        from torch_pru.lm.evaluation.scores import save_scores
-        from torch_pru.lm.evaluation.tune import TOKENS, Tuning
-
-        model, valid, tokens = self.model, self.corpus.valid, tokens or TOKENS
-        statistics = self.statistics if method == "dynamic" else None
-        tuning: Tuning[Any]
-        with bar(f"tuning {method}") as advance, self._computing():
-            if statistics is not None:
-                tuning = tune_dynamic(model, valid, statistics, tokens=tokens, progress=advance)
-            else:
-                tuning = tune_cache(model, valid, tokens=tokens, progress=advance)
-        self.scores.note_tuning(method, tuning)
-        try:
-            save_scores(self.scores, self.run.path)
-        except PRUError as error:  # what was tuned can still be used
-            messages().print(f"not kept: {error}", soft_wrap=True)
-
-    def score(self, method: str, ids: Tensor, batch: int) -> dict[str, Any]:
-        """The score of ``ids`` (N,) by one method, as plain values."""
-        from torch_pru.lm.evaluation import score, score_cache, score_dynamic
-        from torch_pru.lm.evaluation.scores import entry
-
-        statistics = self.statistics if method == "dynamic" else None
-        settings: Any = None if method == "static" else self.scores.settings(method)
-        with bar(f"scoring ({method})") as advance, self._computing():
-            if statistics is not None:
-                found = score_dynamic(self.model, ids, statistics, settings, progress=advance)
-            elif method == "cache":
-                found = score_cache(self.model, ids, settings, progress=advance)
-            else:
-                found = score(self.model, ids, batch=batch, progress=advance)
-        return entry(found, device_name(self.model), self.precision, settings)
+def keep(work: Evaluation, split: str = "", found: Mapping[str, dict[str, Any]] | None = None) -> None:
+    """Let the run keep what was tuned and found; where it cannot, say so: what was found is shown anyway."""
+    try:
+        stay = work.keep(split, found)
+    except PRUError as error:
+        messages().print(f"not kept: {error}", soft_wrap=True)
+        return
+    for method in stay:
+        kept = work.scores.results[method][split].get("precision", "float32")
+        line = f"{split}, {method}: the run keeps its score in {kept}, not this one in {work.precision}"
+        messages().print(line, soft_wrap=True)
 
 
 def show(
@@ -222,11 +145,3 @@ def show(
     if unknown is not None and unknown[0]:
         share = f"{unknown[0]:,} of {unknown[1]:,} words ({unknown[0] / unknown[1]:.1%})"
         console.print(f"not in the run's vocabulary, so read as <unk>: {share}", soft_wrap=True)
-
-
-def device_name(model: LanguageModel) -> str:
-    """The device a model is on, a GPU by its name."""
-    import torch
-
-    device = next(model.parameters()).device
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

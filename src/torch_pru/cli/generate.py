@@ -35,9 +35,9 @@ def generate(
     from itertools import islice
 
     from torch_pru.lm.data import word_splitter
+    from torch_pru.lm.device import choose_device
     from torch_pru.lm.evaluation import generate as generate_words
     from torch_pru.lm.run import RunFolder
-    from torch_pru.lm.training.distributed import choose_device
     from torch_pru.lm.training.precision import computing, usable_precision
 
     folder = RunFolder.open(run)

@@ -10,15 +10,16 @@ from rich.padding import Padding
 from rich.table import Table
 
 from torch_pru.cli.console import output
-from torch_pru.cli.evaluate import Evaluation
+from torch_pru.cli.evaluate import keep
+from torch_pru.cli.progress import bar
 
 if TYPE_CHECKING:
     from torch_pru.lm.run import RunFolder
 
 NEXT = """\
 What to try next:
-  pru generate {run} --prompt "In the beginning" --temperature 0.8
-  pru evaluate {run} --split test --cache --tune
+  {generate} --prompt "In the beginning" --temperature 0.8
+  {evaluate} --split test --cache --tune
   pru train --set corpus=DIR   your own train.txt, valid.txt and test.txt
   pru recipes                  the paper's models
   pru data ptb                 then: pru train ptb-pru-g4"""
@@ -27,11 +28,11 @@ What to try next:
 def show_quickstart(run: RunFolder) -> None:
     """Perplexities beside those of a count-based model, three sentences, and what to try next."""
     from torch_pru.lm.data import kneser_ney_bigram_perplexity
-    from torch_pru.lm.evaluation import generate
-    from torch_pru.lm.evaluation.scores import save_scores
+    from torch_pru.lm.evaluation import Evaluation, generate
+    from torch_pru.lm.run import pru_command
 
     console = output()
-    work = Evaluation(run, run.config.training.device, "float32")
+    work = Evaluation(run, run.config.training.device, watch=bar)
     table = Table("perplexity", box=None, pad_edge=False)
     for heading in ("this\nmodel", "Kneser-Ney\nbigram", "better\nby"):  # in two lines it fits 40 columns
         table.add_column(heading, justify="right")
@@ -39,9 +40,8 @@ def show_quickstart(run: RunFolder) -> None:
         ids = work.corpus.split(split)
         ours = work.scores.perplexity("static", split)
         if ours is None:  # else it is on record for these very weights
-            entry = work.score("static", ids, batch=1)
-            work.scores.note("static", split, entry)
-            save_scores(work.scores, run.path)
+            entry = work.score("static", ids)
+            keep(work, split, {"static": entry})
             ours = entry["perplexity"]
         bigram = kneser_ney_bigram_perplexity(work.corpus.train, ids, len(work.corpus.vocabulary))
         table.add_row(split, f"{ours:.2f}", f"{bigram:.2f}", f"{1 - ours / bigram:.0%}")
@@ -50,7 +50,8 @@ def show_quickstart(run: RunFolder) -> None:
     for sentence in islice(sentences(words), 3):
         console.print()
         console.print(Padding(sentence, (0, 0, 0, 2), expand=False))
-    console.print("\n" + NEXT.format(run=run.path), soft_wrap=True)
+    commands = {verb: pru_command(verb, run.path) for verb in ("generate", "evaluate")}
+    console.print("\n" + NEXT.format(**commands), soft_wrap=True)
 
 
 def sentences(words: Iterator[str]) -> Iterator[str]:

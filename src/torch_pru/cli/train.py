@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -49,23 +48,13 @@ def train(
     Ctrl-C saves; pru resume goes on.
     """
     from torch_pru.lm import training
-    from torch_pru.lm.data.corpus import load_corpus
-    from torch_pru.lm.model import skeleton
     from torch_pru.lm.recipe import load_recipe
 
     changes = parse_settings(settings)
     changes |= {} if seed is None else {"seed": str(seed)}
     changes |= {} if device is None else {"device": device}
-    # All are looked at before the first is trained: a mistake in the last is found now, not tomorrow.
     loaded = [load_recipe(recipe, changes) for recipe in recipes or ["quickstart"]]
-    for config in loaded:
-        try:
-            skeleton(config.model, config.regularisation)
-        except PRUError as error:
-            raise PRUError(f"{config.name}: {error}") from error
-    if len(loaded) > 1:
-        for corpus in {config.data.corpus for config in loaded}:
-            load_corpus(corpus)
+    look_at(loaded, texts=len(loaded) * seeds > 1)
     configs = [with_seed(config, number) for config in loaded for number in range(seeds)]
     with new_folders(out, [config.name for config in configs]) as folders:
         tasks = []
@@ -73,6 +62,25 @@ def train(
             title = f"training {config.name} into {folder}"
             tasks.append(Task(folder, config, partial(training.train, config, folder), title))
         carry_out(tasks, partial(training.train_together, configs, folders), "training")
+
+
+def look_at(configs: Sequence[Config], *, texts: bool) -> None:
+    """Before the first is trained: a mistake in the last is found now, not tomorrow.
+
+    ``texts`` are looked at where there are several runs; a single one finds mistakes in its own at once.
+    """
+    from torch_pru.lm.data.corpus import load_corpus
+    from torch_pru.lm.model import skeleton
+    from torch_pru.lm.training.trainer import check_length
+
+    read = cache(load_corpus)
+    for config in configs:
+        try:
+            skeleton(config.model, config.regularisation)
+            if texts:
+                check_length(read(config.data.corpus), config.training)
+        except PRUError as error:
+            raise PRUError(f"{config.name}: {error}") from error
 
 
 def with_seed(config: Config, number: int) -> Config:
@@ -101,7 +109,7 @@ def carry_out(tasks: list[Task], together: Callable[..., list[RunFolder]], verb:
 
 def share_a_gpu(configs: list[Config]) -> bool:
     """Whether runs train at the same time. On a CPU that gains nothing: they would share the cores."""
-    from torch_pru.lm.training.distributed import choose_device
+    from torch_pru.lm.device import choose_device
 
     if len(configs) == 1 or processes() > 1:
         return False
@@ -133,12 +141,16 @@ def at_once(tasks: list[Task], together: Callable[..., list[RunFolder]], verb: s
 
 def in_sequence(tasks: list[Task]) -> None:
     """One after the other. One that fails does not stop the next."""
-    from torch_pru.lm.training import Failures
+    from torch_pru.lm.training import Failures, Interrupted
 
     failures, finished = Failures(), []
-    for task in tasks:
+    for number, task in enumerate(tasks, start=1):
         try:
             run = watched(task.work, task.title)
+        except Interrupted:
+            if left := [f"{one.folder} (seed {one.config.training.seed})" for one in tasks[number:]]:
+                messages().print(f"not begun: {', '.join(left)}", soft_wrap=True)
+            raise
         except Exception as error:
             if processes() > 1:  # the others may be in the middle of it
                 raise
@@ -161,11 +173,12 @@ def resume(
     from torch_pru.lm import training
     from torch_pru.lm.run import RunFolder
 
+    opened = [RunFolder.open(run) for run in runs]
     tasks = [
-        Task(run, RunFolder.open(run).config, partial(training.resume, run), f"resuming {run}")
-        for run in runs
+        Task(run.path, run.config, partial(training.resume, run.path), f"resuming {run.path}")
+        for run in opened
     ]
-    carry_out(tasks, partial(training.resume_together, runs), "resuming")
+    carry_out(tasks, partial(training.resume_together, [run.path for run in opened]), "resuming")
 
 
 def finetune(
@@ -221,6 +234,7 @@ def ending(run: RunFolder) -> None:
     """What a finished run has come to, and what to do with it."""
     from torch_pru.cli.quickstart import show_quickstart
     from torch_pru.lm.evaluation.static import perplexity
+    from torch_pru.lm.run import pru_command
 
     if rank() != 0:
         return
@@ -230,13 +244,13 @@ def ending(run: RunFolder) -> None:
     console = output()
     if epochs := run.epochs():  # none where metrics.jsonl is lost
         lowest = epochs[-1]["best_valid_loss"]
-        best = next((f"at epoch {line['epoch']}" for line in epochs if line["valid_loss"] == lowest), None)
+        best = f"at epoch {epoch}" if (epoch := run.best_epoch()) else "before the first"
         console.print(
-            f"{run.path}: best validation perplexity {perplexity(lowest):.2f} {best or 'before the first'} "
+            f"{run.path}: best validation perplexity {perplexity(lowest):.2f} {best} "
             f"of {len(epochs)} (at batch {run.config.training.valid_batch}, which only steers)",
             soft_wrap=True,
         )
-    console.print(f"next: pru evaluate {shlex.quote(str(run.path))}", soft_wrap=True)
+    console.print(f"next: {pru_command('evaluate', run.path)}", soft_wrap=True)
 
 
 @contextmanager

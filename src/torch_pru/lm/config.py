@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from torch_pru.errors import PRUError, check_choice, check_positive, check_probability, nearest
+from torch_pru.errors import (
+    PRUError,
+    check_choice,
+    check_not_negative,
+    check_positive,
+    check_probability,
+    nearest,
+)
 
 PRECISIONS = ("float32", "bfloat16", "float16", "float64", "auto")
 
@@ -251,6 +258,16 @@ def section_of() -> dict[str, str]:
     return {item.name: section for section, kind in SECTIONS.items() for item in dataclasses.fields(kind)}
 
 
+def is_text(key: str) -> bool:
+    """Whether a setting is always a text.
+
+    Example:
+        >>> is_text("corpus"), is_text("epochs"), is_text("residual")  # the last may be true or false, too
+        (True, False, False)
+    """
+    return typing.get_type_hints(SECTIONS[section_of()[key]])[key] is str
+
+
 def build_config(name: str, values: Mapping[str, Any], finetuning: Mapping[str, Any] | None = None) -> Config:
     """A Config from settings without their sections; those left out take their defaults.
 
@@ -319,9 +336,3 @@ def check_types(section: object) -> None:
 
 
 _KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", tuple: "a list"}
-
-
-def check_not_negative(name: str, value: float) -> None:
-    """Refuse a value below 0, infinite or not a number."""
-    if not 0 <= value < float("inf"):
-        raise PRUError(f"{name}={value!r} must be a number of at least 0")

@@ -48,7 +48,7 @@ class LanguageModel(nn.Module):
         >>> config = ModelConfig(unit="lstm", embedding=8, hidden=(16, 8))
         >>> model = LanguageModel(config, RegularisationConfig(), vocabulary_size=100).eval()
         >>> tokens = torch.zeros(70, 20, dtype=torch.long)
-        >>> hidden = model.hidden(tokens, model.initial_state(20, tokens.device))
+        >>> hidden = model.hidden(tokens, model.initial_state(20))
         >>> model.nll(hidden.raw, tokens).shape
         torch.Size([70, 20])
     """
@@ -109,13 +109,11 @@ class LanguageModel(nn.Module):
         """How many logits the decoder makes for one token: what bounds the tokens decoded at once."""
         return self.vocabulary_size * self.decoder.experts
 
-    def initial_state(self, batch: int, device: torch.device | str | None = None) -> State:
+    def initial_state(self, batch: int) -> State:
         """Zeros for every layer: h and c of shape (1, batch, M)."""
-        like = self.embedding.weight
-        device = like.device if device is None else device
 
         def zeros(size: int) -> Tensor:
-            return torch.zeros(1, batch, size, device=device, dtype=like.dtype)
+            return self.embedding.weight.new_zeros(1, batch, size)
 
         return [(zeros(size), zeros(size)) for size in self.config.hidden]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CORPORA = {"ptb": "Penn Treebank", "wt2": "WikiText-2"}
+DATA_SETS = {"ptb": "Penn Treebank", "wt2": "WikiText-2"}
 """The prefix of a recipe's name, and the data set it stands for."""
 
 

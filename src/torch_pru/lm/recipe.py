@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_pru.errors import PRUError, nearest
-from torch_pru.lm.config import SECTIONS, Config, build_config, second_stage, section_of, settings_of
+from torch_pru.lm.config import SECTIONS, Config, build_config, is_text, second_stage, section_of, settings_of
 
 FOLDER = Path(__file__).parent / "recipes"
 
@@ -45,7 +45,7 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, str] | None = 
     try:
         return build_config(values.pop("name", path.stem), values, values.pop(FINETUNING, None))
     except PRUError as error:
-        raise PRUError(f"{path}{as_typed(overrides)}: {error}") from error
+        raise PRUError(f"{name_or_path}{as_typed(overrides)}: {error}") from error
 
 
 def finetuning_settings(config: Config, overrides: Mapping[str, str] | None = None) -> Config:
@@ -74,7 +74,8 @@ def parse_overrides(overrides: Mapping[str, str] | None) -> dict[str, Any]:
         if key not in section_of():
             hint = nearest(key.rpartition(".")[2], section_of())  # no setting needs its section
             raise PRUError(f"--set {key}={text}: {key!r} is not a setting{hint}")
-        values[key] = parse_value(text)
+        value = parse_value(text)
+        values[key] = text if is_text(key) and not isinstance(value, str) else value  # corpus=2024
     return values
 
 

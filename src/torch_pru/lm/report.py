@@ -9,12 +9,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch_pru.errors import PRUError
 from torch_pru.lm.evaluation.tune import TOKENS
 from torch_pru.lm.paper import (
     ABLATIONS,
     ADAPTED,
     CITED,
-    CORPORA,
+    DATA_SETS,
     MAIN,
     POOLING,
     SWEEP,
@@ -58,13 +59,29 @@ def report(folders: Iterable[str | Path]) -> str:
         True
     """
     results = sorted(map(read_result, folders), key=lambda one: (one.nearest, one.finetuned, one.seed))
+    refuse_twice(results)
     counted = [one for one in results if one.finished]
     parts = [INTRODUCTION]
-    parts += [main_table(corpus, counted) for corpus in CORPORA]
+    parts += [main_table(corpus, counted) for corpus in DATA_SETS]
     parts += [adapted_table(counted), ablation_tables(counted), sweep_table(counted), cited_table()]
     if results:
         parts.append(run_table(results))
     return "\n\n".join(parts) + "\n"
+
+
+def refuse_twice(results: Sequence[Result]) -> None:
+    """A run must not count twice, as itself and as a copy.
+
+    A copy has the same weights and took the same time; finetuning that betters nothing shares the weights alone.
+    """
+    known: dict[object, Path] = {}
+    for one in results:
+        marks: list[object] = [one.folder.resolve()]
+        marks += [(one.weights, one.minutes)] if one.weights else []
+        for mark in marks:
+            if mark in known:
+                raise PRUError(f"{known[mark]} and {one.folder} are one run; give one of them")
+            known[mark] = one.folder
 
 
 def main_table(corpus: str, results: Sequence[Result]) -> str:
@@ -75,7 +92,7 @@ def main_table(corpus: str, results: Sequence[Result]) -> str:
         *("epochs", "minutes", "device", "seeds", "made by"),
     ]
     rows = [main_row(row, results) for row in MAIN if row.corpus == corpus]
-    return f"## {CORPORA[corpus]}\n\n" + table(heading, rows)
+    return f"## {DATA_SETS[corpus]}\n\n" + table(heading, rows)
 
 
 def main_row(row: Row, results: Sequence[Result]) -> list[str]:
@@ -124,7 +141,7 @@ def adapted_row(one: Adapted, results: Sequence[Result]) -> list[str]:
     settings = [
         ", ".join(f"{key} {value:g}" for key, value in run.settings(one.method).items()) for run in runs
     ]
-    options = sorted({run.tuning_options(one.method) for run in runs}) or [""]
+    options = sorted({run.evaluation_options(one.method) for run in runs}) or [" --tune"]
     return [
         one.recipe + (", finetuned" if one.finetuned else ""),
         one.method,
@@ -136,7 +153,7 @@ def adapted_row(one: Adapted, results: Sequence[Result]) -> list[str]:
         here(runs, scores(runs, "static", "test")),
         "; ".join(sorted(set(settings) - {""})) or "–",
         seeds(runs),
-        "; ".join(f"`pru evaluate RUN --split test --{one.method} --tune{more}`" for more in options),
+        "; ".join(f"`pru evaluate RUN --split test --{one.method}{more}`" for more in options),
     ]
 
 
@@ -170,7 +187,7 @@ def ablation_table(
     rows = []
     for recipe, (label, *paper) in published.items():
         cells = [label, millions(runs_of(f"ptb-{recipe}", False, results), "recurrent")]
-        for corpus, value in zip(CORPORA, paper, strict=True):
+        for corpus, value in zip(DATA_SETS, paper, strict=True):
             runs = runs_of(f"{corpus}-{recipe}", False, results)
             cells += [number(value), here(runs, scores(runs, "static", "valid")), seeds(runs)]
         rows.append([*cells, command(f"ptb-{recipe}", False)])
@@ -191,7 +208,7 @@ def sweep_table(results: Sequence[Result]) -> str:
     rows = []
     for recipe, label in SWEEP.items():
         cells = [label, millions(runs_of(f"ptb-{recipe}", False, results), "recurrent")]
-        for corpus in CORPORA:
+        for corpus in DATA_SETS:
             runs = runs_of(f"{corpus}-{recipe}", False, results)
             cells += [here(runs, scores(runs, "static", "valid")), seeds(runs)]
         rows.append([*cells, command(f"ptb-{recipe}", False)])

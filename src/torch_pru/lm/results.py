@@ -10,8 +10,8 @@ from typing import Any
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config, flat_settings, second_stage
-from torch_pru.lm.data.storage import make_folder
-from torch_pru.lm.evaluation.scores import Scores, load_scores
+from torch_pru.lm.data.storage import make_folder, writing
+from torch_pru.lm.evaluation.scores import SIXTEEN_BITS, Scores, load_scores
 from torch_pru.lm.evaluation.tune import TOKENS
 from torch_pru.lm.recipe import list_recipes, load_recipe
 from torch_pru.lm.run import RunFolder, write_text
@@ -31,7 +31,7 @@ class Result:
         config: its settings.
         recipes: the recipes it is a run of; some name the same settings twice.
         nearest: where there is none, the recipe it comes from, see `nearest_recipe`.
-        changes: and those settings, as they are in the run.
+        changes: settings that differ from ``nearest``, with the run's values.
         finetuned: whether it is the second stage.
         finished: whether it came to its end.
         epochs, minutes: until the end of its last epoch.
@@ -64,6 +64,11 @@ class Result:
         """The run's seed."""
         return self.config.training.seed
 
+    @property
+    def weights(self) -> str:
+        """SHA-256 of the weights, empty before the first score."""
+        return "" if self.scores is None else self.scores.weights
+
     def perplexity(self, method: str, split: str) -> float | None:
         """A perplexity on record, or None."""
         return None if self.scores is None else self.scores.perplexity(method, split)
@@ -81,14 +86,15 @@ class Result:
         found = {} if self.scores is None else self.scores.results.get(method, {})
         return dict(next((found[split]["settings"] for split in ("test", "valid") if split in found), {}))
 
-    def tuning_options(self, method: str) -> str:
-        """What ``pru evaluate --tune`` was told beside the method, as far as the scores tell of it."""
+    def evaluation_options(self, method: str) -> str:
+        """What ``pru evaluate`` was told beside the method, as far as the scores tell of it."""
         if self.scores is None:
             return ""
+        options = [" --tune"] if method in self.scores.tuning else []
         tokens = self.scores.tuning.get(method, {}).get("tokens", TOKENS)
         precision = self.scores.results.get(method, {}).get("test", {}).get("precision", "float32")
-        options = [f" --tune-tokens {tokens}"] if tokens != TOKENS else []
-        options += [f" --precision {precision}"] if precision != "float32" else []
+        options += [f" --tune-tokens {tokens}"] if tokens != TOKENS else []
+        options += [f" --precision {precision}"] if precision in SIXTEEN_BITS else []
         return "".join(options)
 
 
@@ -111,9 +117,7 @@ def read_result(folder: str | Path) -> Result:
         finetuned=run.stage == "finetune",
         finished=bool(epochs) and epochs[-1]["decision"] == "stop",
         epochs=len(epochs),
-        best_epoch=next(
-            (line["epoch"] for line in epochs if line["valid_loss"] == epochs[-1]["best_valid_loss"]), 0
-        ),
+        best_epoch=run.best_epoch(),
         minutes=epochs[-1]["clock"]["seconds"] / 60 if epochs else 0.0,
         device=environment.get("device_name") or "",
         commit=environment.get("commit") or "",
@@ -141,6 +145,9 @@ def keep(folder: str | Path, into: str | Path) -> Path:
     for name in ("run.json", "config.toml", "environment.json", "scores.json"):
         if (run.path / name).exists():
             write_text(copy / name, (run.path / name).read_text(encoding="utf-8"))
+        else:  # nothing of an earlier copy stays
+            with writing(copy / name):
+                (copy / name).unlink(missing_ok=True)
     return copy
 
 

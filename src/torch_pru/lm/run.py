@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from torch_pru.lm.config import Config
 from torch_pru.lm.data.corpus import Corpus, load_corpus
 from torch_pru.lm.data.storage import make_folder, write_aside
 from torch_pru.lm.data.vocabulary import Vocabulary
+from torch_pru.lm.device import device_name
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.recipe import config_text, load_recipe
 
@@ -47,7 +50,7 @@ class RunFolder:
     Example:
         >>> run = RunFolder.open("runs/quickstart-1")                       # doctest: +SKIP
         >>> run.config.name, len(run.vocabulary), run.metrics()[-1]["valid_perplexity"]     # doctest: +SKIP
-        ('quickstart', 6032, 61.7)
+        ('quickstart', 5630, 61.7)
         >>> model = run.model("best")                                       # doctest: +SKIP
     """
 
@@ -135,7 +138,8 @@ class RunFolder:
         if not weights:
             raise PRUError(
                 f"the run in {self.path} has no {which} weights: it is a copy without them, or has not come "
-                f"to a checkpoint with them; if it was interrupted, go on with it: pru resume {self.path}"
+                f"to a checkpoint with them; if it was interrupted, go on with it: "
+                f"{pru_command('resume', self.path)}"
             )
         size = weights["embedding.weight"].shape[0]
         model = LanguageModel(self.config.model, self.config.regularisation, size)
@@ -161,6 +165,13 @@ class RunFolder:
         """The lines of ``metrics.jsonl`` that end an epoch."""
         return [line for line in self.metrics() if line.get("kind") == "epoch"]
 
+    def best_epoch(self) -> int:
+        """The epoch of the lowest validation loss; 0 where none has bettered what the run began with."""
+        epochs = self.epochs()
+        return next(
+            (line["epoch"] for line in epochs if line["valid_loss"] == epochs[-1]["best_valid_loss"]), 0
+        )
+
     def forget_scores(self) -> None:
         """Remove what was found of earlier weights: training goes on, and they will be others."""
         (self.path / "scores.json").unlink(missing_ok=True)
@@ -175,20 +186,36 @@ def refuse_existing_run(path: Path) -> None:
     """A run is never written over."""
     if (path / "run.json").exists():
         raise PRUError(
-            f"there is a run in {path} already; go on with it (pru resume) or choose another folder"
+            f"there is a run in {path} already; go on with it ({pru_command('resume', path)}) or move it away"
         )
 
 
+def pru_command(verb: str, run: str | Path) -> str:
+    """What to type to do something with a run, as a shell takes it.
+
+    Example:
+        >>> pru_command("resume", "my runs/quickstart-1")
+        "pru resume 'my runs/quickstart-1'"
+    """
+    return shlex.join(["pru", verb, str(run)])
+
+
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keep other processes away from a run folder; the system lifts the lock when this process ends."""
+def locked(path: Path, patience: float = 0.0) -> Iterator[None]:
+    """Keep other processes away from a run folder; the system lifts the lock when this process ends.
+
+    Where another is at work already, wait up to ``patience`` seconds for it.
+    """
     make_folder(path)
     try:
         file = open(path / "lock", "a+b")  # noqa: SIM115 (held for the whole block)
     except OSError as error:
         raise PRUError(f"cannot write to {path}: {error.strerror}") from error
     with file:
-        if not lock(file):
+        deadline = time.monotonic() + patience
+        while not (taken := lock(file)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if not taken:
             raise PRUError(f"another process is at work on the run in {path}; wait for it or stop it")
         yield
 
@@ -217,7 +244,6 @@ def write_text(path: Path, text: str) -> None:
 
 def environment(device: torch.device, processes: int) -> dict[str, Any]:
     """Versions, commit and machine."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
     return {
         "torch_pru": torch_pru.__version__,
         "commit": commit(),
@@ -227,22 +253,25 @@ def environment(device: torch.device, processes: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": str(device),
-        "device_name": name,
+        "device_name": device_name(device),
         "threads": torch.get_num_threads(),
         "processes": processes,
     }
 
 
-def commit() -> str | None:
+def commit(file: str = __file__) -> str | None:
     """The commit of this package's source, with ``+`` where files were changed; None outside a checkout."""
-    here = os.path.dirname(__file__)
+    here, name = os.path.split(os.path.abspath(file))
+    # First, whether the checkout is of this file at all: an environment may lie in somebody else's.
+    questions = (["ls-files", "--error-unmatch", name], ["rev-parse", "HEAD"], ["status", "--porcelain"])
+    answers = []
     try:
-        for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain"]):
-            done = subprocess.run(["git", "-C", here, *arguments], capture_output=True, text=True, timeout=10)
+        for question in questions:
+            done = subprocess.run(["git", "-C", here, *question], capture_output=True, text=True, timeout=10)
             if done.returncode:
                 return None
-            if arguments[0] == "rev-parse":
-                head = done.stdout.strip()
+            answers.append(done.stdout.strip())
     except (OSError, subprocess.SubprocessError):
         return None
-    return head + ("+" if done.stdout.strip() else "")
+    _, head, changed = answers
+    return head + ("+" if changed else "")

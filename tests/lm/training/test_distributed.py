@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from processes import WORKER, Workshop
+from processes import WORKER, Workshop, wait_for_metrics
 
 from torch_pru import PRUError
 from torch_pru.lm.run import RunFolder
-from torch_pru.lm.training.distributed import World, choose_device
+from torch_pru.lm.training.distributed import World
 
 EVERY_DROPOUT = {
     "input_dropout": 0.3,
@@ -42,12 +43,14 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def in_processes(workshop: Workshop, size: int, out: Path, **job: Any) -> dict[str, Any]:
+def start_processes(workshop: Workshop, size: int, do: str, **job: Any) -> list[int]:
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
-    children = []
-    for rank in range(size):
-        environment = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        children.append(workshop.start("steps", out=str(out), environment=environment, **job))
+    places = [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
+    return [workshop.start(do, environment=place, **job) for place in places]
+
+
+def in_processes(workshop: Workshop, size: int, out: Path, **job: Any) -> dict[str, Any]:
+    children = start_processes(workshop, size, "steps", out=str(out), **job)
     assert [workshop.wait(child) for child in children] == [0] * size, workshop.said.read_text()
     return torch.load(out, weights_only=True)
 
@@ -108,13 +111,22 @@ def test_torchrun_writes_one_run_folder(workshop: Workshop, text_folder: Path, t
     assert furthest(weights, others) < 1e-7
 
 
+def test_a_signal_to_one_process_stops_all_at_one_step(
+    workshop: Workshop, text_folder: Path, tmp_path: Path
+) -> None:
+    settings = settings_for(text_folder, unit="lstm", epochs=1000, valid_batch=2, log_steps=5)
+    path = tmp_path / "run"
+    children = start_processes(workshop, 2, "train", run=str(path), settings=settings)
+    wait_for_metrics(path)
+    os.kill(children[1], signal.SIGTERM)
+    assert [workshop.wait(child) for child in children] == [143, 143], workshop.said.read_text()
+    checkpoint = RunFolder.open(path).checkpoint()
+    assert checkpoint is not None
+    assert checkpoint.state["steps"] % 5 == 0 < checkpoint.state["steps"]
+
+
 def test_columns_must_divide() -> None:
     cpu = torch.device("cpu")
     assert [World(cpu, rank, 2).columns(20) for rank in (0, 1)] == [slice(0, 10), slice(10, 20)]
     with pytest.raises(PRUError, match="batch=20 cannot be divided between 3 processes"):
         World(cpu, 0, 3).columns(20)
-
-
-def test_a_device_that_is_not_there_is_refused() -> None:
-    with pytest.raises(PRUError, match="device='tpu' cannot be used"):
-        choose_device("tpu")

@@ -240,7 +240,9 @@ def test_a_signal_says_what_failed_before_it(
 # ------------------------------------------------------------------------------------------- mistakes
 
 
-def test_a_mistake_leaves_no_folder(configs: list[Config], text_folder: Path, tmp_path: Path) -> None:
+def test_a_mistake_leaves_no_folder(
+    configs: list[Config], text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(PRUError, match="different folders"):
         train_together(configs[:2], [tmp_path / "a", tmp_path / "b" / ".." / "a"])
     with pytest.raises(PRUError, match="different folders"):
@@ -249,11 +251,13 @@ def test_a_mistake_leaves_no_folder(configs: list[Config], text_folder: Path, tm
         train_together([configs[0]] * 17, folders_in(tmp_path, 17))
     with pytest.raises(PRUError, match="1 to 16"):
         train_together([], [])
-    with pytest.raises(PRUError, match="one device; these have cpu, meta"):
-        train_together([configs[0], small_config(device="meta")], folders_in(tmp_path, 2))
     wide = small_config(corpus=str(text_folder), batch=4000)  # found when the trainer is built
     with pytest.raises(PRUError):
         train_together([configs[0], wide], folders_in(tmp_path, 2))
+    monkeypatch.setattr(together, "choose_device", torch.device)  # as where there is a GPU
+    elsewhere = small_config(device="cuda", precision="float32")
+    with pytest.raises(PRUError, match="one device; these have cpu, cuda"):
+        train_together([configs[0], elsewhere], folders_in(tmp_path, 2))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torch_pru.errors import PRUError, check_positive, check_probability
+from torch_pru.errors import check_not_negative, check_positive, check_probability
 from torch_pru.lm.evaluation.static import Progress, Score, Scored, scored_windows
 from torch_pru.lm.model import LanguageModel
 
@@ -35,7 +35,7 @@ class CacheSettings:
 
     Attributes:
         mixture: lambda, the cache's share of the probability; 0 gives the static score.
-        theta: flatness of the attention over the cached states; 0 counts words only.
+        theta: sharpness of the attention over the cached states; 0 counts words only.
         window: how many positions are remembered.
 
     Example:
@@ -50,8 +50,7 @@ class CacheSettings:
     def __post_init__(self) -> None:
         check_probability("mixture", self.mixture)
         check_positive("window", self.window)
-        if not (math.isfinite(self.theta) and self.theta >= 0):
-            raise PRUError(f"theta={self.theta!r} must be a number of at least 0")
+        check_not_negative("theta", self.theta)
 
 
 class Pointed(NamedTuple):

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torch_pru.errors import PRUError, check_positive
+from torch_pru.errors import PRUError, check_not_negative, check_positive
 from torch_pru.lm.evaluation.segments import SegmentReader, learned_parameters
 from torch_pru.lm.evaluation.static import Progress, Score, text_columns
 from torch_pru.lm.evaluation.update import make_update
@@ -59,9 +59,7 @@ class DynamicSettings:
     def __post_init__(self) -> None:
         check_positive("segment", self.segment)
         for name in ("learning_rate", "decay"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise PRUError(f"{name}={value!r} must be a number of at least 0")
+            check_not_negative(name, getattr(self, name))
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise PRUError(f"epsilon={self.epsilon!r} must be a number above 0")
 

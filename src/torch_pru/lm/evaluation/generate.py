@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from torch_pru.errors import PRUError, check_positive, check_probability
+from torch_pru.errors import PRUError, check_not_negative, check_positive, check_probability
 from torch_pru.lm.data.text import EOS
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.evaluation.mode import evaluating
@@ -140,8 +140,7 @@ class _Reader:
 
 
 def _check(temperature: float, top_k: int | None, top_p: float) -> None:
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise PRUError(f"temperature={temperature!r} must be a number of at least 0")
+    check_not_negative("temperature", temperature)
     if top_k is not None:
         check_positive("top_k", top_k)
     check_probability("top_p", top_p, one_allowed=True)

@@ -24,6 +24,9 @@ FILE = "scores.json"
 SETTINGS = {"dynamic": DynamicSettings, "cache": CacheSettings}
 """The adaptive methods and the class of their settings."""
 
+SIXTEEN_BITS = ("bfloat16", "float16")
+"""Precisions whose scores give way to others."""
+
 
 @dataclass
 class Scores:
@@ -54,9 +57,10 @@ class Scores:
         return None if entry is None else float(entry["perplexity"])
 
     def note(self, method: str, split: str, found: dict[str, Any]) -> bool:
-        """Keep an `entry`, but none in 16 bits in the place of one in float32; returns whether it is kept."""
+        """Keep an `entry`, but none in 16 bits in the place of one in more; returns whether it is kept."""
         kept = self.results.setdefault(method, {})
-        worse = found["precision"] != "float32" and kept.get(split, {}).get("precision") == "float32"
+        before = kept.get(split, found).get("precision", "float32")
+        worse = found["precision"] in SIXTEEN_BITS and before not in SIXTEEN_BITS
         if not worse:
             kept[split] = found
         return not worse
@@ -108,11 +112,16 @@ def load_scores(folder: str | Path) -> Scores | None:
 
 def scores_for(model: LanguageModel, folder: str | Path) -> Scores:
     """The record of these very weights: that in the folder, or an empty one where it is of others."""
-    weights, counts = digest(model), parameter_counts(model)
+    counts = parameter_counts(model)
+    return read_again(Scores(digest(model), {**dataclasses.asdict(counts), "total": counts.total}), folder)
+
+
+def read_again(scores: Scores, folder: str | Path) -> Scores:
+    """What a folder has on record by now of the weights of ``scores``, or an empty record of them."""
     found = load_scores(folder)
-    if found is not None and found.weights == weights:
+    if found is not None and found.weights == scores.weights:
         return found
-    return Scores(weights, {**dataclasses.asdict(counts), "total": counts.total})
+    return Scores(scores.weights, scores.parameters)
 
 
 def save_scores(scores: Scores, folder: str | Path) -> None:

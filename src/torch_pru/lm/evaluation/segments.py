@@ -50,7 +50,7 @@ class SegmentReader:
         check_positive("segment", segment)
         self.model, self.text, self.segment, self.learn = model, text, segment, learn
         self.parameters = learned_parameters(model)
-        self.state = model.initial_state(text.shape[1], text.device)
+        self.state = model.initial_state(text.shape[1])
         self.total = torch.zeros((), dtype=torch.float64, device=text.device)
         self.first_row = torch.zeros((), dtype=torch.int64, device=text.device)
         self.rows = torch.arange(segment, device=text.device)

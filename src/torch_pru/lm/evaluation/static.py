@@ -117,7 +117,7 @@ def scored_windows(
     text = text_columns(model, ids, batch)
     steps = len(text) - 1
     with evaluating(model):
-        state = model.initial_state(batch, text.device)
+        state = model.initial_state(batch)
         for start in range(0, steps, window):
             stop = min(start + window, steps)
             hidden = model.hidden(text[start:stop], state, None)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from torch_pru.errors import PRUError
+from torch_pru.lm.device import choose_device
 from torch_pru.lm.model import State
 
 
@@ -91,21 +92,6 @@ class World:
     def barrier(self) -> None:
         """Wait for the other processes."""
         self.largest([0.0])
-
-
-def choose_device(name: str) -> torch.device:
-    """The device of a setting: ``auto`` is a GPU where there is one, this process's own under torchrun."""
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    if name == "auto":
-        name = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
-    elif name == "cuda":
-        name = f"cuda:{local}"
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise PRUError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from error
-    return device
 
 
 @contextmanager

@@ -7,6 +7,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+from torch_pru.lm.run import pru_command
+
 
 class Interrupted(SystemExit):
     """A run that was asked to stop, and has saved. Uncaught, the status is 130 (SIGINT) or 143 (SIGTERM).
@@ -18,7 +20,8 @@ class Interrupted(SystemExit):
 
     def __init__(self, number: int, run: str) -> None:
         super().__init__(128 + number)
-        self.message = f"stopped by {signal.Signals(number).name} and saved; go on with: pru resume {run}"
+        name = signal.Signals(number).name
+        self.message = f"stopped by {name} and saved; go on with: {pru_command('resume', run)}"
 
     def __str__(self) -> str:
         return self.message

@@ -17,9 +17,10 @@ from torch_pru.lm.checkpoint import save_checkpoint
 from torch_pru.lm.config import Config
 from torch_pru.lm.data.corpus import Corpus, load_corpus
 from torch_pru.lm.data.sources import CORPORA
+from torch_pru.lm.device import choose_device
 from torch_pru.lm.recipe import finetuning_settings
-from torch_pru.lm.run import RunFolder, refuse_existing_run
-from torch_pru.lm.training.distributed import World, choose_device
+from torch_pru.lm.run import RunFolder, pru_command, refuse_existing_run
+from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.snapshot import restore, snapshot
 from torch_pru.lm.training.trainer import Trainer
 
@@ -73,7 +74,7 @@ class SecondStage:
             where = self.source.path
             raise PRUError(
                 f"the run in {where} is not finished, or is a copy without weights; finish it first: "
-                f"pru resume {where}"
+                f"{pru_command('resume', where)}"
             )
         self.checkpoint = checkpoint
         self.config = with_precision(finetuning_settings(self.source.config, overrides))

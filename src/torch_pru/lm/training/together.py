@@ -20,9 +20,10 @@ import torch
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config
 from torch_pru.lm.data.corpus import Corpus
+from torch_pru.lm.device import choose_device
 from torch_pru.lm.run import RunFolder, locked
 from torch_pru.lm.training.api import opened
-from torch_pru.lm.training.distributed import World, choose_device, joined_world
+from torch_pru.lm.training.distributed import World, joined_world
 from torch_pru.lm.training.progress import Progress
 from torch_pru.lm.training.signals import Interrupted, StopRequest
 from torch_pru.lm.training.start import InterruptedRun, NewRun, SecondStage, Start, shared_corpus

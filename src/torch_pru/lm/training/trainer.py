@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torch_pru.errors import PRUError, in_words_of
 from torch_pru.lm.checkpoint import Checkpoint, save_checkpoint
-from torch_pru.lm.config import Config
+from torch_pru.lm.config import Config, TrainingConfig
 from torch_pru.lm.data.columns import columns
 from torch_pru.lm.data.corpus import Corpus
 from torch_pru.lm.dropout import Masks
@@ -56,6 +56,7 @@ class Trainer:
     def __init__(self, config: Config, corpus: Corpus, world: World) -> None:
         settings, device = config.training, world.device
         own = world.columns(settings.batch)
+        check_length(corpus, settings)
         self.config = config
         self.world = world
         self.valid = corpus.valid
@@ -63,8 +64,6 @@ class Trainer:
         # As an epoch reads it; always in the same place, where graphs look for it.
         self.text = self.columns.clone()
         self.text_epoch = -1  # the epoch that ``text`` is laid out for
-        with in_words_of(batch="valid_batch"):
-            columns(corpus.valid, settings.valid_batch)  # a text that is too short is refused now
         self.model = build_model(config, len(corpus.vocabulary), device)
         check_precision(settings.precision, device, self.model)
         self.optimizer = AveragedSGD(
@@ -322,6 +321,13 @@ class Trainer:
         """Give the model the values of ``weights``, by name."""
         for name, parameter in self.model.named_parameters():
             parameter.copy_(weights[name])
+
+
+def check_length(corpus: Corpus, settings: TrainingConfig) -> None:
+    """Refuse a text that is too short for ``batch`` or ``valid_batch`` columns."""
+    training_columns(corpus.train, settings.batch)
+    with in_words_of(batch="valid_batch"):
+        columns(corpus.valid, settings.valid_batch)
 
 
 def training_columns(ids: Tensor, batch: int) -> Tensor:

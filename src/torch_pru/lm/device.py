@@ -1,0 +1,43 @@
+"""The device that a setting means, and its name."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+import torch
+
+from torch_pru.errors import PRUError
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a setting: ``auto`` is a GPU where there is one, this process's own under torchrun.
+
+    Example:
+        >>> choose_device("cpu")
+        device(type='cpu')
+    """
+    own = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    chosen = {"auto": own if torch.cuda.is_available() else "cpu", "cuda": own}.get(name, name)
+    try:
+        device = torch.device(chosen)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise PRUError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise PRUError(
+            f"device={name!r} cannot be used: only a CPU or an NVIDIA GPU can; use auto, cpu or cuda"
+        )
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    """The model of a GPU, or as much as the system says of a CPU.
+
+    Example:
+        >>> device_name(torch.device("cpu")) != ""
+        True
+    """
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return platform.processor() or "cpu"
