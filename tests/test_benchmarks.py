@@ -6,7 +6,7 @@ And they show no time of wrong numbers: faults are put into the recurrence, and 
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,8 +29,15 @@ right_forward, right_backward = loop.forward, loop.backward
 
 @pytest.fixture
 def benchmark(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ModuleType:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module(request.param)
+    monkeypatch.syspath_prepend(str(BENCHMARKS))  # where it finds the modules that benchmarks share
+    name = f"benchmark_{request.param}"  # its own is taken: tests/layer is a package
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{request.param}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize("benchmark", ["training"], indirect=True)

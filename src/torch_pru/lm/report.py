@@ -72,7 +72,7 @@ def report(folders: Iterable[str | Path]) -> str:
 def refuse_twice(results: Sequence[Result]) -> None:
     """A run must not count twice, as itself and as a copy.
 
-    A copy has the same weights and took the same time; finetuning that betters nothing shares the weights alone.
+    A copy has the same weights and took the same time; finetuning that betters nothing took its own.
     """
     known: dict[object, Path] = {}
     for one in results:
