@@ -38,7 +38,7 @@ def legend(figure: Figure) -> dict[str, Any]:
 
 
 def points(line: Line2D) -> list[tuple[float, float]]:
-    return [(float(x), float(y)) for x, y in line.get_xydata()]  # type: ignore[union-attr]
+    return [(float(x), float(y)) for x, y in line.get_xydata()]
 
 
 def assert_whole(figure: Figure) -> None:
@@ -47,7 +47,7 @@ def assert_whole(figure: Figure) -> None:
     (found,) = figure.legends
     top = found.get_window_extent().y0
     for axes in figure.axes:
-        texts = (axes._left_title, axes.xaxis.label, axes.yaxis.label)  # type: ignore[attr-defined]
+        texts = (axes._left_title, axes.xaxis.label, axes.yaxis.label)
         for box in (text.get_window_extent() for text in texts if text.get_text()):
             assert min(box.x0, box.y0) >= 0
             assert box.x1 <= figure.bbox.x1
@@ -65,7 +65,7 @@ def test_confidence_has_the_counts_of_each_run() -> None:
     colours = list(legend(figure).values())
     assert list(legend(figure)) == ["pru: mean 0.60", "lstm: mean 0.40"]
     for found, outline, mean, colour in zip(data.values(), axes.patches, axes.lines, colours, strict=True):
-        values, edges, _ = outline.get_data()  # type: ignore[attr-defined]
+        values, edges, _ = outline.get_data()
         assert (values.tolist(), edges.tolist()) == (found.counts, found.edges)
         assert to_rgba(outline.get_edgecolor()) == to_rgba(colour) == to_rgba(mean.get_color())
         assert points(mean) == [(found.mean, 0)]

@@ -107,7 +107,7 @@ class WithoutFloat64(TorchDispatchMode):
 
 @pytest.mark.parametrize("init", ["authors", "orthogonal", "lstm"])
 def test_a_device_without_float64(init: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(initialize, "FLOAT64_DEVICES", ("cpu", "cuda"), raising=False)
+    monkeypatch.setattr(initialize, "FLOAT64_DEVICES", ("cpu", "cuda"))
     with WithoutFloat64():
         pru = PRU(8, 16, 2, init=init, context_transform="pyramidal", pooling="convolution", device="meta")
     assert {parameter.device.type for parameter in pru.parameters()} == {"meta"}

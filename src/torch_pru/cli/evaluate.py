@@ -58,12 +58,13 @@ def evaluate(
     Scores of a split at batch 1 are kept in the run's scores.json, for pru report.
     """
     from torch_pru.lm.evaluation import Evaluation
+    from torch_pru.lm.evaluation.evaluation import PRECISIONS
     from torch_pru.lm.evaluation.tune import TOKENS
     from torch_pru.lm.run import RunFolder
 
     methods = [name for name, wanted in (("dynamic", dynamic), ("cache", cache)) if wanted]
     check_options(split, text, methods, tune=tune, tune_tokens=tune_tokens, batch=batch)
-    check_choice("--precision", precision, ("float32", "bfloat16", "float16"))
+    check_choice("--precision", precision, PRECISIONS)
     split = split or "valid"
     work = Evaluation(RunFolder.open(run), device, precision, bar)
     ids = work.corpus.split(split) if text is None else work.encode(text)

@@ -24,6 +24,7 @@ from torch_pru.lm.evaluation.tune import TOKENS, Tuning, tune_cache, tune_dynami
 from torch_pru.lm.run import RunFolder, locked
 from torch_pru.lm.watch import Advance, Watch, unwatched
 
+PRECISIONS = ("float32", "bfloat16", "float16")
 PATIENCE = 3.0  # seconds to wait for another evaluation to write; one that trains holds the lock much longer
 
 
@@ -55,7 +56,7 @@ class Evaluation:
     ) -> None:
         from torch_pru.lm.training.precision import check_precision  # training needs evaluation, too
 
-        check_choice("precision", precision, ("float32", "bfloat16", "float16"))
+        check_choice("precision", precision, PRECISIONS)
         self.run, self.device, self.precision, self.watch = run, choose_device(device), precision, watch
         self.checkpoints = saved_numbers(run.checkpoints)  # before the weights are read: see `keep`
         self.model = run.model(device=self.device)
