@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from analysis_runs import write_run
@@ -12,6 +14,8 @@ from analysis_runs import write_run
 from torch_pru.analysis import learning_curve, sweep_point
 from torch_pru.analysis.sweep import recurrent_parameters
 from torch_pru.errors import PRUError
+from torch_pru.lm.config import build_config
+from torch_pru.lm.data import load_corpus
 from torch_pru.lm.evaluation.scores import Scores, save_scores
 from torch_pru.lm.recipe import load_recipe
 from torch_pru.lm.run import RunFolder
@@ -64,6 +68,33 @@ def test_a_score_goes_before_what_training_saw(folder: Path) -> None:
 def test_an_lstm_saves_nothing(tmp_path: Path, corpus: Path) -> None:
     point = sweep_point(RunFolder.open(write_run(tmp_path / "lstm", "lstm", corpus, weights=False)))
     assert (point.saving, point.levels, point.groups) == (0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "stage", "regime", "variant"),
+    [
+        ({}, "train", "advanced dropouts", ""),
+        ({}, "finetune", "advanced dropouts, finetuned", ""),
+        ({"variational": False}, "train", "standard dropout", ""),
+        ({"init": "lstm"}, "train", "advanced dropouts", "lstm init"),
+        ({"levels": 4, "input_transform": "linear"}, "train", "advanced dropouts", "linear input"),
+    ],
+)
+def test_what_sets_a_run_apart(
+    settings: dict[str, Any], stage: str, regime: str, variant: str, corpus: Path, tmp_path: Path
+) -> None:
+    config = build_config("mine", {"embedding": 8, "hidden": [12, 8], "groups": 2, **settings})
+    run = RunFolder.create(tmp_path / "run", config, load_corpus(str(corpus)), stage)
+    line = {
+        "kind": "epoch",
+        "valid_loss": 5.0,
+        "best_valid_loss": 4.5,
+    }  # below it: what finetuning began with
+    (run.path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    point = sweep_point(run)
+    assert (point.regime, point.variant, point.groups) == (regime, variant, 2)
+    assert point.levels == (1 if "input_transform" in settings else 2)
+    assert point.perplexity == pytest.approx(math.exp(4.5))
 
 
 def test_a_results_folder_needs_neither_weights_nor_words(folder: Path, tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ import pytest
 import torch
 from analysis_runs import model_of
 
-from torch_pru.analysis import embedding_variance, majority_tags
+from torch_pru.analysis import embedding_variance, majority_tags, speech
 from torch_pru.analysis.speech import sentences_of
 from torch_pru.errors import PRUError
+from torch_pru.lm.config import ModelConfig, RegularisationConfig
 from torch_pru.lm.data import Vocabulary, load_corpus
+from torch_pru.lm.model import LanguageModel
 
 TAGS = {"dog": "NOUN", "cat": "NOUN", "runs": "VERB", "man": "NOUN", "sees": "VERB", "the": "DET"}
 
@@ -64,6 +66,19 @@ def test_the_control_has_the_scale_of_each_dimension() -> None:
     assert found.levels[1].variances["NOUN"].control == pytest.approx(expected, rel=0.02)
 
 
+def test_the_control_has_the_mean_of_each_dimension() -> None:
+    """Where every second dimension is far above its neighbours, the maxima are those dimensions."""
+    words = [f"w{number}" for number in range(2000)]
+    config = ModelConfig(embedding=8, hidden=(8,), levels=2, pooling="max")
+    model = LanguageModel(config, RegularisationConfig(), len(words))
+    with torch.no_grad():
+        model.embedding.weight.normal_(generator=torch.Generator().manual_seed(1))
+        model.embedding.weight[:, ::2] += 100
+    found = embedding_variance(model, Vocabulary(words), dict.fromkeys(words, "NOUN"))
+    expected = model.embedding.weight[:, ::2].double().var(0).sum().item()
+    assert found.levels[1].variances["NOUN"].control == pytest.approx(expected, rel=0.02)
+
+
 def test_the_control_is_a_mean_of_ten_draws() -> None:
     """Two words differ in 8 dimensions: a draw deviates by a half of its mean, ten by a sixth of it."""
     tags = {"dog": "NOUN", "cat": "NOUN"}
@@ -96,6 +111,17 @@ def test_each_word_has_its_majority_tag(corpus: Path) -> None:
     assert tags["sees"] == "VERB"
     assert not {"<unk>", "<eos>"} & set(tags)
     assert done[-1] == (41, 41)
+
+
+def test_the_most_frequent_tag_wins_and_of_equals_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tagger:
+        @staticmethod
+        def pos_tag_sents(block: list[list[str]], tagset: str) -> list[list[tuple[str, str]]]:
+            return [[(word.partition("/")[0], word.partition("/")[2]) for word in words] for words in block]
+
+    monkeypatch.setattr(speech, "load_tagger", Tagger)
+    text = [["run/VERB", "run/NOUN", "old/ADJ"], ["run/NOUN", "old/NOUN", "<unk>/NOUN"]]
+    assert majority_tags(text) == {"run": "NOUN", "old": "ADJ"}
 
 
 def test_without_tagger_data_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

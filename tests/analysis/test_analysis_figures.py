@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -156,6 +157,16 @@ def test_the_sweep_has_the_mean_over_seeds_and_their_range() -> None:
     (seeds,) = axes.collections
     np.testing.assert_allclose(seeds.get_paths()[0].vertices, [(0.4, 80.0), (0.4, 83.0)])
     assert [text.get_text() for text in axes.texts] == ["1", "2"]
+
+
+def test_the_sweep_averages_no_runs_of_different_regimes() -> None:
+    standard, advanced = point(2, 80.0), replace(point(2, 60.0), regime="advanced dropouts")
+    figure = sweep.draw({"a": standard, "b": advanced, "c": replace(advanced, perplexity=62.0)})
+    assert list(legend(figure)) == ["g = 4, advanced dropouts", "g = 4, standard dropout"]
+    assert [points(line) for line in figure.axes[0].lines] == [
+        [pytest.approx((0.4, 61.0))],
+        [pytest.approx((0.4, 80.0))],
+    ]
 
 
 def test_a_long_path_of_a_corpus_stays_inside_the_figures() -> None:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,8 +16,9 @@ import pytest
 from analysis_runs import write_corpus, write_run
 from typer.testing import CliRunner
 
-from torch_pru.analysis import ANALYSES, analyze
+from torch_pru.analysis import ANALYSES, analyze, confidence, gradient_coverage
 from torch_pru.cli import app
+from torch_pru.lm.run import RunFolder
 
 PICTURES = [
     *("confidence", "embeddings-total", "embeddings-per-dimension", "saliency-1", "saliency-2"),
@@ -65,6 +67,10 @@ def test_every_analysis_has_its_numbers(out: Path, runs: dict[str, Path]) -> Non
     assert len(numbers["embeddings"]["pru"]["levels"]) == 2
     assert len(numbers["embeddings"]["lstm"]["levels"]) == 1
     assert numbers["saliency"][0]["pru"]["explained"] == "dog"
+    # As in the paper: confidence on the validation text, gradients on the test text.
+    run = RunFolder.open(runs["pru"])
+    assert numbers["coverage"]["pru"] == asdict(gradient_coverage(run.model(), run.corpus().test))
+    assert numbers["confidence"]["pru"] == asdict(confidence(run.model(), run.corpus().valid))
 
 
 class Page(HTMLParser):

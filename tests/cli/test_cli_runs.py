@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import invoke, pru, write_recipe
+from command import invoke, pru, refusal, write_recipe
 
 from torch_pru.lm.evaluation import tune
 
@@ -99,6 +99,17 @@ def test_generate(run: Path) -> None:
     )
 
 
+def test_a_vocabulary_that_was_cut_short(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    lines = (copy / "vocabulary.txt").read_text().splitlines(keepends=True)
+    (copy / "vocabulary.txt").write_text("".join(lines[:-2]))
+    text = tmp_path / "a.txt"
+    text.write_text("the cat saw a dog\n")
+    for arguments in (["generate", copy], ["evaluate", copy, "--text", text]):
+        line = f"vocabulary.txt has {len(lines) - 2} words, and the weights beside it {len(lines)}"
+        assert line in refusal(*arguments)
+
+
 def test_words_of_a_prompt_that_are_unknown_are_named(run: Path) -> None:
     status, shown, errors = invoke("generate", run, "--prompt", "the zebra saw a yak", "--words", 3)
     assert status == 0
@@ -136,7 +147,7 @@ def test_a_run_that_is_named_by_a_dot(run: Path, tmp_path: Path, monkeypatch: py
 def test_brackets_and_colons_in_a_path_are_printed(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "[bold]:smile:"
     _, shown, errors = invoke("train", recipe, "--out", out, "--set", "epochs=1")
-    assert f"training tiny into {out / 'tiny-1'}\n" in errors
+    assert f"training tiny (seed 1) into {out / 'tiny-1'}\n" in errors
     assert f"next: pru evaluate '{out / 'tiny-1'}'\n" in shown  # as a shell takes it
 
 

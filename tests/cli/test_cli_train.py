@@ -94,7 +94,7 @@ def test_lines_name_their_run(recipe: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(training_view, "LINE_SECONDS", 0.0)
     _, _, errors = pru("train", recipe, "--seeds", 2, "--out", tmp_path / "runs")
     first, *lines = errors.splitlines()
-    assert first == f"training 2 runs in {tmp_path / 'runs'}: tiny-1, tiny-2"
+    assert first == f"training 2 runs in {tmp_path / 'runs'}: tiny-1 (seed 1), tiny-2 (seed 2)"
     for name in ("tiny-1", "tiny-2"):
         own = [line for line in lines if line.startswith(f"{name}: epoch ")]
         assert sum("valid" in line for line in own) == 2

@@ -86,9 +86,22 @@ def test_seeds_are_averaged(tmp_path: Path) -> None:
     assert row[9:14] == ["no", "3", "30", "NVIDIA H200", "1, 2, 3"]  # 66.00 is above 64.76 + 0.5
 
 
+def test_a_mean_over_some_of_the_seeds_says_so(tmp_path: Path) -> None:
+    scored = ({"valid": 64.0, "test": 62.0}, {"valid": 65.0}, {"valid": 69.0, "test": 63.0})
+    runs = [
+        write_run(
+            tmp_path / str(seed), load_recipe("ptb-pru-g4", {"seed": str(seed)}), results={"static": one}
+        )
+        for seed, one in enumerate(scored, start=1)
+    ]
+    row = cells(report(runs), "PRU g=4 M=1400", "`pru train ptb-pru-g4`")
+    assert (row[5], row[8], row[13]) == ("**66.00 ± 2.65**", "**62.50 ± 0.71** (2 of 3 runs)", "1, 2, 3")
+
+
 def test_reproduced_means_at_most_half_a_point_above(tmp_path: Path) -> None:
-    for number, (valid, expected) in enumerate([(65.26, "yes"), (65.27, "no")]):
-        results = {"static": {"valid": valid, "test": 62.42}}
+    cases = [(65.26, 62.92, "yes"), (65.27, 62.42, "no"), (64.76, 62.93, "no")]
+    for number, (valid, test, expected) in enumerate(cases):
+        results = {"static": {"valid": valid, "test": test}}
         run = write_run(tmp_path / str(number), load_recipe("ptb-pru-g4"), results=results)
         assert cells(report([run]), "PRU g=4 M=1400", "`pru train ptb-pru-g4`")[9] == expected
 
@@ -292,6 +305,7 @@ def test_only_a_precision_that_can_be_asked_for_is_an_option(
     assert read_result(run).evaluation_options("cache") == option
 
 
-def test_the_fused_lstm_is_a_run_of_the_lstm(tmp_path: Path) -> None:
-    config = load_recipe("ptb-awd-lstm", {"unit": "fused-lstm", "graphs": "false"})
+@pytest.mark.parametrize("unit", ["lstm", "fused-lstm"])
+def test_both_ways_to_run_an_lstm_are_one(unit: str, tmp_path: Path) -> None:
+    config = load_recipe("ptb-awd-lstm", {"unit": unit, "graphs": "false"})
     assert "ptb-awd-lstm" in read_result(write_run(tmp_path / "run", config)).recipes

@@ -62,6 +62,14 @@ def test_commands_are_as_a_shell_takes_them(folder: RunFolder) -> None:
     assert str(there_already.value).endswith(f"go on with it ({command}) or move it away")
 
 
+def test_a_folder_of_runs_is_no_run(folder: RunFolder) -> None:
+    runs = folder.path.parent
+    with pytest.raises(PRUError, match=rf"no run in {runs}: .* name a run inside it: {folder.path}$"):
+        RunFolder.open(runs)
+    with pytest.raises(PRUError, match="it is a file, and a run is a folder"):
+        RunFolder.open(folder.path / "config.toml")
+
+
 def test_a_lock_is_waited_for_as_long_as_said(tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(PRUError, match="another process is at work"), locked(tmp_path, 0.1):
         pass

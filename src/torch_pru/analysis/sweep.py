@@ -26,6 +26,7 @@ class SweepPoint:
         lstm: parameters of LSTM layers of the same sizes.
         perplexity: of the validation text.
         scored: whether ``pru evaluate`` has measured it; otherwise it is the lowest that training saw.
+        regime: of dropout, as the paper names it, and whether the run is finetuned.
 
     Example:
         >>> point = SweepPoint("ptb", "600", "pru", 2, 4, "", 1_400_000, 2_880_000, 80.0, True)
@@ -43,6 +44,7 @@ class SweepPoint:
     lstm: int
     perplexity: float
     scored: bool
+    regime: str = "standard dropout"
 
     @property
     def saving(self) -> float:
@@ -74,7 +76,14 @@ def sweep_point(run: RunFolder) -> SweepPoint:
         lstm=recurrent_parameters(lstm),
         perplexity=lowest_seen(run) if scored is None else scored,
         scored=scored is not None,
+        regime=regime(run),
     )
+
+
+def regime(run: RunFolder) -> str:
+    """How a run was kept from learning by heart: one of the paper's two regimes, and its stage."""
+    dropout = "advanced dropouts" if run.config.regularisation.variational else "standard dropout"
+    return dropout + (", finetuned" if run.stage == "finetune" else "")
 
 
 def lowest_seen(run: RunFolder) -> float:
@@ -110,5 +119,6 @@ def variant(model: ModelConfig) -> str:
         "pool_window": f"window {model.pool_window}",
         "residual": "residual" if model.residual else "no residual",
         "input_groups": f"{model.input_groups} input groups",
+        "init": f"{model.init} init",
     }
     return ", ".join(text for name, text in texts.items() if getattr(model, name) != getattr(usual, name))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from torch_pru.cli.checks import check_writable
 from torch_pru.cli.console import output
 from torch_pru.cli.progress import bar
 
@@ -43,6 +44,7 @@ def analyze(
     from torch_pru.analysis import analyze as write_analyses
     from torch_pru.lm.device import choose_device
 
+    check_writable(out)
     sections = write_analyses(
         runs,
         out,

@@ -19,6 +19,16 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def processes() -> int:
+    """How many ``torchrun`` started; 1 without it.
+
+    Example:
+        >>> processes()
+        1
+    """
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def output() -> Console:
     """For results, on standard output.
 

@@ -14,7 +14,7 @@ from torch_pru.cli.console import messages, output
 def generate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     prompt: Annotated[str, typer.Option(help="Words to go on from.")] = "",
-    words: Annotated[int, typer.Option(min=1, help="How many words.")] = 100,
+    words: Annotated[int, typer.Option(min=1, help="How many words; punctuation and line ends count.")] = 100,
     temperature: Annotated[
         float, typer.Option(help="Below 1 likelier words, above 1 wilder; 0: the likeliest.")
     ] = 1.0,

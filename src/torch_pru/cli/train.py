@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from torch_pru.cli.console import messages, output, rank
+from torch_pru.cli.checks import check_recipes, check_runs, opened_to_finetune, opened_to_resume
+from torch_pru.cli.console import messages, output, processes, rank
 from torch_pru.cli.settings import SET_HELP, parse_settings
-from torch_pru.errors import PRUError
 
 if TYPE_CHECKING:
     from torch_pru.lm.config import Config
@@ -54,33 +53,14 @@ def train(
     changes |= {} if seed is None else {"seed": str(seed)}
     changes |= {} if device is None else {"device": device}
     loaded = [load_recipe(recipe, changes) for recipe in recipes or ["quickstart"]]
-    look_at(loaded, texts=len(loaded) * seeds > 1)
+    check_recipes(loaded, texts=len(loaded) * seeds > 1)  # a single run finds mistakes in its text at once
     configs = [with_seed(config, number) for config in loaded for number in range(seeds)]
     with new_folders(out, [config.name for config in configs]) as folders:
         tasks = []
         for config, folder in zip(configs, folders, strict=True):
-            title = f"training {config.name} into {folder}"
+            title = f"training {config.name} (seed {config.training.seed}) into {folder}"
             tasks.append(Task(folder, config, partial(training.train, config, folder), title))
         carry_out(tasks, partial(training.train_together, configs, folders), "training")
-
-
-def look_at(configs: Sequence[Config], *, texts: bool) -> None:
-    """Before the first is trained: a mistake in the last is found now, not tomorrow.
-
-    ``texts`` are looked at where there are several runs; a single one finds mistakes in its own at once.
-    """
-    from torch_pru.lm.data.corpus import load_corpus
-    from torch_pru.lm.model import skeleton
-    from torch_pru.lm.training.trainer import check_length
-
-    read = cache(load_corpus)
-    for config in configs:
-        try:
-            skeleton(config.model, config.regularisation)
-            if texts:
-                check_length(read(config.data.corpus), config.training)
-        except PRUError as error:
-            raise PRUError(f"{config.name}: {error}") from error
 
 
 def with_seed(config: Config, number: int) -> Config:
@@ -117,17 +97,12 @@ def share_a_gpu(configs: list[Config]) -> bool:
     return len(devices) == 1 and devices.pop().type == "cuda"
 
 
-def processes() -> int:
-    """How many ``torchrun`` started; 1 without it."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
 def at_once(tasks: list[Task], together: Callable[..., list[RunFolder]], verb: str) -> None:
     """All at the same time; those that finish have their ending even where others failed."""
     from torch_pru.lm.training import RunsFailed
 
     folders = [task.folder for task in tasks]
-    names = ", ".join(folder.name for folder in folders)
+    names = ", ".join(f"{task.folder.name} (seed {task.config.training.seed})" for task in tasks)
     title = f"{verb} {len(folders)} runs in {folders[0].parent}: {names}"
     try:
         runs = watched(together, title, folders)
@@ -173,6 +148,7 @@ def resume(
     from torch_pru.lm import training
     from torch_pru.lm.run import RunFolder
 
+    check_runs(runs, opened_to_resume)
     opened = [RunFolder.open(run) for run in runs]
     tasks = [
         Task(run.path, run.config, partial(training.resume, run.path), f"resuming {run.path}")
@@ -201,6 +177,7 @@ def finetune(
     from torch_pru.lm.training.start import second_stage_folder
 
     changes = parse_settings(settings)
+    check_runs(runs, partial(opened_to_finetune, overrides=changes))
     sources = [RunFolder.open(run) for run in runs]
     tasks = [
         Task(

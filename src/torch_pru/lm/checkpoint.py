@@ -113,9 +113,10 @@ def load_newest(folder: Path) -> Checkpoint | None:
         try:
             return decode(read_verified(path))
         except PRUError as error:
+            if number == numbers[0]:
+                problem = f"every checkpoint in {folder} is damaged, and the run cannot go on"
+                raise PRUError(f"{problem}; of the oldest: {error}") from error
             warnings.warn(f"{error}; trying the checkpoint before it", stacklevel=2)
-    if numbers:
-        raise PRUError(f"every checkpoint in {folder} is damaged; the run cannot go on")
     return None
 
 

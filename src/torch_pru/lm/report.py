@@ -329,10 +329,11 @@ def command(recipe: str, finetuned: bool) -> str:
 
 
 def here(runs: Sequence[Result], found: list[float]) -> str:
-    """Our own number, or why there is none."""
-    if not runs:
-        return "not run"
-    return f"**{mean(found)}**" if found else "not scored"
+    """Our own number, and of how many runs where not all have one; or why there is none."""
+    if not found:
+        return "not scored" if runs else "not run"
+    share = f" ({len(found)} of {len(runs)} runs)" if len(found) < len(runs) else ""
+    return f"**{mean(found)}**{share}"
 
 
 def mean(values: list[float]) -> str:

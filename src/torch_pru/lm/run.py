@@ -82,8 +82,8 @@ class RunFolder:
         try:
             about = json.loads((path / "run.json").read_text(encoding="utf-8"))
             found, stage, text_digest = about["format"], about["stage"], about.get("text_digest", "")
-        except FileNotFoundError:
-            raise PRUError(f"there is no run in {path}: run.json is missing") from None
+        except (FileNotFoundError, NotADirectoryError):
+            raise PRUError(f"there is no run in {path}: {why_no_run(path)}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise PRUError(f"{path / 'run.json'} cannot be read: {error}") from error
         if found != FORMAT:
@@ -142,6 +142,11 @@ class RunFolder:
                 f"{pru_command('resume', self.path)}"
             )
         size = weights["embedding.weight"].shape[0]
+        if (words := len(self.vocabulary)) != size:
+            raise PRUError(
+                f"{self.path / 'vocabulary.txt'} has {words:,} words, and the weights beside it {size:,}: "
+                f"it is not the file that the run began with"
+            )
         model = LanguageModel(self.config.model, self.config.regularisation, size)
         model.to(weights["embedding.weight"].dtype)
         try:
@@ -188,6 +193,15 @@ def refuse_existing_run(path: Path) -> None:
         raise PRUError(
             f"there is a run in {path} already; go on with it ({pru_command('resume', path)}) or move it away"
         )
+
+
+def why_no_run(path: Path) -> str:
+    """What is in the place of a run: often the folder that runs are in."""
+    if path.is_file():
+        return "it is a file, and a run is a folder"
+    inside = sorted(found.parent for found in path.glob("*/run.json"))
+    names = ", ".join(map(str, inside[:3])) + (", ..." if len(inside) > 3 else "")
+    return f"run.json is missing; name a run inside it: {names}" if inside else "run.json is missing"
 
 
 def pru_command(verb: str, run: str | Path) -> str:

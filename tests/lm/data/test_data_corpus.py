@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.data import Vocabulary, count_unknown, encode_text, load_corpus, text, word_splitter
+from torch_pru.lm.data import Corpus, Vocabulary, count_unknown, encode_text, load_corpus, text, word_splitter
 
 SPLITS = ("train", "valid", "test")
 
@@ -21,6 +21,17 @@ def test_words_are_numbered_in_order_of_appearance(corpus_folder: Callable[..., 
     assert corpus.valid.tolist() == [3, 1, 2]
     assert corpus.test.tolist() == [4, 2]
     assert {corpus.split(split).dtype for split in SPLITS} == {torch.int64}
+
+
+def test_the_digest_tells_words_and_splits_apart() -> None:
+    words = Vocabulary(["<eos>", "a", "b"])
+
+    def digest(*texts: list[int]) -> str:
+        return Corpus(*map(torch.tensor, texts), words).digest()
+
+    found = {digest([1, 0], [2, 0], [0]), digest([2, 0], [1, 0], [0]), digest([1, 0, 2], [0], [0])}
+    assert len(found) == 3
+    assert digest([1, 0], [2, 0], [0]) in found
 
 
 def test_an_unknown_split_is_refused(corpus_folder: Callable[..., Path]) -> None:

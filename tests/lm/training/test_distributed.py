@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from processes import WORKER, Workshop, wait_for_metrics
 
 from torch_pru import PRUError
@@ -43,8 +44,13 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def start_processes(workshop: Workshop, size: int, do: str, **job: Any) -> list[int]:
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size)}
+def start_processes(
+    workshop: Workshop, size: int, do: str, store: dist.TCPStore | None = None, **job: Any
+) -> list[int]:
+    """``store`` is torchrun's, which outlives what the processes do; without it the first of them has one."""
+    port = free_port() if store is None else store.port
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
+    common |= {} if store is None else {"TORCHELASTIC_USE_AGENT_STORE": "True"}
     places = [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
     return [workshop.start(do, environment=place, **job) for place in places]
 
@@ -57,6 +63,12 @@ def in_processes(workshop: Workshop, size: int, out: Path, **job: Any) -> dict[s
 
 def furthest(one: Any, other: Any) -> float:
     return max((one[name] - other[name]).abs().max().item() for name in one)
+
+
+def test_processes_join_for_one_run_after_another(workshop: Workshop) -> None:
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    children = start_processes(workshop, 2, "worlds", store, times=8)
+    assert [workshop.wait(child) for child in children] == [0, 0], workshop.said.read_text()
 
 
 @pytest.mark.parametrize(("unit", "variational", "averaging"), [("pru", True, True), ("lstm", False, False)])

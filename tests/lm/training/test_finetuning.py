@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from small import small_config, small_corpus
 
 from torch_pru import PRUError
+from torch_pru.lm.checkpoint import Checkpoint
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training import finetune, train
 from torch_pru.lm.training.distributed import World
@@ -85,6 +87,16 @@ def test_a_round_begins_with_the_best_weights_and_an_average_of_its_own(
     for average, weight in zip(trainer.optimizer.averages, trainer.model.parameters(), strict=True):
         torch.testing.assert_close(average, weight.detach())  # the mean of one step
     steps.close()
+
+
+def test_weights_whose_validation_is_no_number_are_not_finetuned() -> None:
+    """As where a precision overflows that they were not trained in."""
+    trainer = Trainer(small_config(unit="lstm"), small_corpus(), World(torch.device("cpu")))
+    weights = {name: torch.full_like(value, math.nan) for name, value in trainer.model.named_parameters()}
+    with pytest.raises(
+        PRUError, match="precision='auto' gives the weights to finetune a validation loss of nan"
+    ):
+        trainer.start_finetuning(Checkpoint({}, weights, {}))
 
 
 def test_an_unfinished_run_is_not_finetuned(text_folder: Path, tmp_path: Path) -> None:

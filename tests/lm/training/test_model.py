@@ -152,6 +152,17 @@ def test_a_model_with_experts_trains_with_its_latent_mask() -> None:
     assert torch.equal(model.eval().nll(hidden, TOKENS, small_masks()), model.nll(hidden, TOKENS))
 
 
+def test_the_latent_mask_is_one_for_all_steps_and_another_for_each_column() -> None:
+    model = small_model(unit="lstm", experts=3, hidden=[12, 10], latent_dropout=0.5).train()
+    with torch.no_grad():
+        for parameter in model.decoder.parameters():
+            parameter.normal_()
+    hidden = torch.randn(10).expand(9, 4, 10)
+    found = model.nll(hidden, torch.zeros_like(TOKENS), small_masks())
+    torch.testing.assert_close(found, found[:1].expand(9, 4))
+    assert len(set(found[0].tolist())) == 4
+
+
 @pytest.mark.parametrize(
     ("unit", "dtype"), [("pru", torch.bfloat16), ("pru", torch.float16), ("lstm", torch.bfloat16)]
 )

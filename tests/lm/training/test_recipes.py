@@ -101,6 +101,31 @@ def test_awd_numbers() -> None:
         assert (config.model.embedding, config.model.hidden) == (400, (1150, 1150, 400))
 
 
+def test_the_defaults_are_awd_lstms_for_ptb() -> None:
+    ptb = load_recipe("ptb-awd-lstm")
+    assert (Config().regularisation, Config().training) == (ptb.regularisation, ptb.training)
+    assert (Config().model.embedding, Config().model.hidden) == (ptb.model.embedding, ptb.model.hidden)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "sizes", "drops", "batch", "rate"),
+    [
+        ("ptb", (280, 960, 960, 620), (0.4, 0.225, 0.4, 0.29), 12, 20.0),
+        ("wt2", (300, 1150, 1150, 650), (0.55, 0.2, 0.4, 0.29), 15, 15.0),
+    ],
+)
+def test_mixture_of_softmaxes_numbers(
+    prefix: str, sizes: tuple[int, ...], drops: tuple[float, ...], batch: int, rate: float
+) -> None:
+    config = load_recipe(f"{prefix}-mos-lstm")
+    rates, settings = config.regularisation, config.training
+    assert (config.model.embedding, *config.model.hidden) == sizes
+    assert config.model.experts == 15
+    found = rates.input_dropout, rates.hidden_dropout, rates.output_dropout, rates.latent_dropout
+    assert found == drops
+    assert (settings.batch, settings.learning_rate) == (batch, rate)
+
+
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_awd_pru_numbers(groups: int) -> None:
     of_wikitext = (400, 20) if groups == 4 else (500, 80)

@@ -62,6 +62,13 @@ def take_steps(job: dict[str, Any]) -> None:
             torch.save({"weights": weights, "state": state, "loss": trainer.interval.mean()}, job["out"])
 
 
+def join_worlds(job: dict[str, Any]) -> None:
+    """Join the other processes and leave them again, as a command with several runs does."""
+    for number in range(job["times"]):
+        with joined_world("cpu") as world:
+            assert world.largest([float(number * world.rank)]) == [number * (world.size - 1)]
+
+
 def do(job: dict[str, Any]) -> None:
     os.environ.update(job.get("environment", {}))
     if "die_at_call" in job:
@@ -72,6 +79,8 @@ def do(job: dict[str, Any]) -> None:
         resume(job["run"])
     elif job["do"] == "finetune":
         finetune(job["run"])
+    elif job["do"] == "worlds":
+        join_worlds(job)
     else:
         take_steps(job)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -27,7 +27,10 @@ MARKS = ("o", "s", "D", "p", "h", "8")  # with room for a number
 
 @style()
 def draw(data: Mapping[str, SweepPoint]) -> Figure:
-    """One panel a corpus, one line a number of groups, one mark a K; seeds are averaged.
+    """One panel a corpus, one line a number of groups, one mark a K.
+
+    Another variant, size or regime has a line of its own. Runs that share all of these, as seeds do, are
+    averaged.
 
     Example:
         >>> point = SweepPoint("ptb", "600", "pru", 2, 4, "", 1_400_000, 2_880_000, 80.0, True)
@@ -35,8 +38,8 @@ def draw(data: Mapping[str, SweepPoint]) -> Figure:
         'g = 4'
     """
     corpora = corpus_names(point.corpus for point in data.values())
-    several = len({point.size for point in data.values()}) > 1
-    labels = sorted({series_label(point, several) for point in data.values()})
+    told = [name for name in ("size", "regime") if len({getattr(point, name) for point in data.values()}) > 1]
+    labels = sorted({series_label(point, told) for point in data.values()})
     figure = new_figure(0.1 + 2.9 * len(corpora))
     panels = figure.subplots(len(corpora), squeeze=False)[:, 0]
     for axes, corpus in zip(panels, corpora, strict=True):
@@ -44,7 +47,7 @@ def draw(data: Mapping[str, SweepPoint]) -> Figure:
             points = [
                 point
                 for point in data.values()
-                if point.corpus == corpus and series_label(point, several) == label
+                if point.corpus == corpus and series_label(point, told) == label
             ]
             if points:
                 _draw_series(axes, points, _line(label, number, size=10))
@@ -59,15 +62,15 @@ def draw(data: Mapping[str, SweepPoint]) -> Figure:
     return figure
 
 
-def series_label(point: SweepPoint, with_size: bool) -> str:
-    """The line that a point is on.
+def series_label(point: SweepPoint, told: Sequence[str] = ()) -> str:
+    """The line that a point is on; ``told`` names what else than groups and variant tells the runs apart.
 
     Example:
-        >>> series_label(SweepPoint("ptb", "600", "pru", 4, 1, "max pooling", 4, 5, 80.0, True), True)
+        >>> series_label(SweepPoint("ptb", "600", "pru", 4, 1, "max pooling", 4, 5, 80.0, True), ["size"])
         'g = 1, max pooling, 600'
     """
     parts = ["LSTM" if point.unit == "lstm" else f"g = {point.groups}", point.variant]
-    return ", ".join(filter(None, [*parts, point.size if with_size else ""]))
+    return ", ".join(filter(None, [*parts, *(getattr(point, name) for name in told)]))
 
 
 def _line(label: str, number: int, size: int) -> Line2D:

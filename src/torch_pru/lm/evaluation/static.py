@@ -59,7 +59,7 @@ class Scored(NamedTuple):
 
     hidden: Tensor  # (n, E)
     targets: Tensor  # (n,)
-    nll: Tensor  # (n,) float32
+    nll: Tensor  # (n,) float32 at least
 
 
 def score(

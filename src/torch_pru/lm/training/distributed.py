@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ from torch import distributed as dist
 from torch_pru.errors import PRUError
 from torch_pru.lm.device import choose_device
 from torch_pru.lm.model import State
+
+WORLDS = itertools.count()
+"""Numbers for the worlds that a process joins, one for each run of a command; the same in all processes."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +108,12 @@ def joined_world(device_name: str) -> Iterator[World]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    store, rank, size = next(dist.rendezvous("env://"))
+    # torchrun's store outlives a world: without a name of its own the next finds the addresses of the last.
+    store = dist.PrefixStore(f"world {next(WORLDS)}", store)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     try:
-        yield World(device, dist.get_rank(), size)
+        yield World(device, rank, size)
     finally:
         dist.destroy_process_group()

@@ -34,6 +34,9 @@ from torch_pru.lm.training.snapshot import snapshot
 from torch_pru.lm.training.step import TrainingStep
 from torch_pru.lm.training.windows import FEWEST_ROWS, column_starts, epoch_windows, rotated
 
+RUN_AWAY = 10.0
+"""Nats above a uniform guess at which a run is lost. Of few words, the first steps may well be 4 above."""
+
 
 class Diverged(PRUError):  # noqa: N818 (it says what happened)
     """The loss or a gradient stopped being a number, or the loss ran away."""
@@ -187,6 +190,11 @@ class Trainer:
         was_averaging, round_ = self.optimizer.averages is not None, self.schedule.round
         with averaged_weights(self.optimizer):
             loss = self._validate()
+            if not math.isfinite(loss):
+                raise Diverged(
+                    f"the validation loss after epoch {self.schedule.epoch + 1} is {loss}; "
+                    f"{self._what_is_kept()}"
+                )
             decision = self.schedule.end_epoch(loss)
             if self.schedule.best_epoch == self.schedule.epoch:
                 self.best = {name: value.detach().clone() for name, value in self.model.named_parameters()}
@@ -224,12 +232,7 @@ class Trainer:
         if self.world.main:
             with computing(self.config.training.precision, self.world.device):
                 loss = score(self.model, self.valid, batch=self.config.training.valid_batch).nll
-        loss = self.world.from_main(loss)
-        if not math.isfinite(loss):
-            raise Diverged(
-                f"the validation loss after epoch {self.schedule.epoch + 1} is {loss}; {self._what_is_kept()}"
-            )
-        return loss
+        return self.world.from_main(loss)
 
     # ------------------------------------------------------------------------------------------ reports
 
@@ -280,12 +283,11 @@ class Trainer:
         bad = int(self.step.first_bad)
         if bad >= 0:
             raise Diverged(f"the loss or its gradient is not finite at step {bad}; {self._what_is_kept()}")
-        # Twice the loss of a uniform guess is no place that learning passes through.
-        limit = 2 * math.log(self.model.vocabulary_size)
-        if self.interval.tokens and self.interval.mean() > limit:
+        uniform = math.log(self.model.vocabulary_size)
+        if self.interval.tokens and self.interval.mean() > uniform + RUN_AWAY:
             raise Diverged(
                 f"the loss has run away to {self.interval.mean():.1f} by step {self.steps_done} (a uniform "
-                f"guess has {limit / 2:.1f}); {self._what_is_kept()}"
+                f"guess has {uniform:.1f}); {self._what_is_kept()}"
             )
 
     def _what_is_kept(self) -> str:
@@ -313,7 +315,13 @@ class Trainer:
         self.set_weights(source.best)
         self.best = {name: value.detach().clone() for name, value in self.model.named_parameters()}
         # Measured anew: the source may have been validated in another precision, or at another batch.
-        self.schedule = Schedule.finetuning(self.config.training, self._validate())
+        loss = self._validate()
+        if not math.isfinite(loss):
+            raise PRUError(
+                f"precision={self.config.training.precision!r} gives the weights to finetune a validation "
+                f"loss of {loss}; use the precision that they were trained in"
+            )
+        self.schedule = Schedule.finetuning(self.config.training, loss)
         self.optimizer.start_averaging()
 
     @torch.no_grad()
@@ -344,6 +352,6 @@ def training_columns(ids: Tensor, batch: int) -> Tensor:
 def build_model(config: Config, vocabulary_size: int, device: torch.device) -> LanguageModel:
     """The model with the initial weights of the seed, the same on every device."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.training.seed)
+        torch.default_generator.manual_seed(config.training.seed)  # torch.manual_seed would seed GPUs, too
         model = LanguageModel(config.model, config.regularisation, vocabulary_size)
     return model.to(device=device, dtype=weight_dtype(config.training.precision))

@@ -1,0 +1,121 @@
+"""What runs would be refused for, found before the first of them begins: not tomorrow, after the others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch_pru.cli.console import processes, rank
+from torch_pru.errors import PRUError
+
+if TYPE_CHECKING:
+    from torch_pru.lm.config import Config
+    from torch_pru.lm.data.corpus import Corpus
+    from torch_pru.lm.training.start import InterruptedRun, SecondStage, Start
+
+
+def check_recipes(configs: Sequence[Config], *, texts: bool) -> None:
+    """Settings that do not go together, and, where asked for, a text that is missing or too short."""
+    from torch_pru.lm.data.corpus import load_corpus
+
+    read = cache(load_corpus)
+    for config in configs:
+        with named(config.name):
+            check_settings(config)
+            if texts:
+                check_text(config, read(config.data.corpus))
+
+
+def check_runs(runs: Sequence[Path], start_of: Callable[[Path], Start]) -> None:
+    """All that can be found out about several runs without beginning with one; of a single one, nothing:
+    it finds its mistakes at once.
+
+    Args:
+        start_of: opens a run, see `opened_to_resume` and `opened_to_finetune`. What it has read is let go
+            before the next one is opened.
+    """
+    from torch_pru.lm.data.corpus import load_corpus
+
+    if len(runs) == 1:
+        return
+    read, seen = cache(load_corpus), set()
+    for run in runs:
+        with named(str(run)):
+            if run.resolve() in seen:
+                raise PRUError("the run is given twice; name each run once")
+            seen.add(run.resolve())
+            start = start_of(run)
+            check_settings(start.config)
+            corpus = read(start.config.data.corpus)
+            start.check(corpus)
+            check_text(start.config, corpus)
+
+
+def opened_to_resume(run: Path) -> InterruptedRun:
+    """A run that can be gone on with: nobody else is at work on it, and a checkpoint is whole."""
+    from torch_pru.lm.run import locked
+    from torch_pru.lm.training.start import InterruptedRun
+
+    start = InterruptedRun(run)
+    start.run.checkpoint()
+    if rank() == 0:
+        with locked(start.path):
+            pass
+    return start
+
+
+def opened_to_finetune(run: Path, overrides: dict[str, str]) -> SecondStage:
+    """A run that can be finetuned with these settings, into a folder that can be written."""
+    from torch_pru.lm.training.start import SecondStage
+
+    start = SecondStage(run, overrides=overrides)
+    check_writable(start.path)
+    return start
+
+
+def check_settings(config: Config) -> None:
+    """Refuse settings that do not go together, with each other or with the machine."""
+    from torch_pru.lm.device import choose_device
+    from torch_pru.lm.model import skeleton
+    from torch_pru.lm.training.distributed import World
+    from torch_pru.lm.training.precision import check_precision
+
+    model = skeleton(config.model, config.regularisation)
+    device = choose_device(config.training.device)
+    check_precision(config.training.precision, device, model)
+    World(device, size=processes()).columns(config.training.batch)
+
+
+def check_text(config: Config, corpus: Corpus) -> None:
+    """Refuse a text that is too short for the settings."""
+    from torch_pru.lm.training.trainer import check_length
+
+    check_length(corpus, config.training)
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written, without making it.
+
+    Example:
+        >>> check_writable(Path("runs/quickstart-1"))
+    """
+    place = folder
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise PRUError(f"cannot write {folder}: {place} is not a folder")
+    if not os.access(place, os.W_OK):
+        raise PRUError(f"cannot write {folder}: {place} is read-only")
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Mistakes begin with what they are a mistake of: one of several."""
+    try:
+        yield
+    except PRUError as error:
+        raise PRUError(f"{name}: {error}") from error
