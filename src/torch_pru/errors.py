@@ -49,6 +49,12 @@ def check_positive(argument: str, value: object) -> None:
         raise PRUError(f"{argument}={value!r} must be a whole number of at least 1")
 
 
+def check_not_negative(argument: str, value: float) -> None:
+    """Refuse a number below 0, infinite or not a number."""
+    if not 0 <= value < float("inf"):
+        raise PRUError(f"{argument}={value!r} must be a number of at least 0")
+
+
 def check_probability(argument: str, value: object, *, one_allowed: bool = False) -> None:
     """Refuse ``value`` unless it lies in [0, 1), or in [0, 1] where ``one_allowed``."""
     number = isinstance(value, Real) and not isinstance(value, bool)
@@ -86,9 +92,3 @@ def in_words_of(**names: str) -> Iterator[None]:
         for theirs, ours in names.items():
             text = re.sub(rf"\b{theirs}=", f"{ours}=", text)
         raise PRUError(text) from None
-
-
-def check_not_negative(argument: str, value: float) -> None:
-    """Refuse a number below 0, infinite or not a number."""
-    if not 0 <= value < float("inf"):
-        raise PRUError(f"{argument}={value!r} must be a number of at least 0")
