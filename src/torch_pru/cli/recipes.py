@@ -40,7 +40,7 @@ def recipes(
         table.add_column(heading, justify="right", no_wrap=True, min_width=len("100.00"))
     for name in names:
         config = load_recipe(name)
-        details = [describe(config), str(config.training.epochs)] if wide else []
+        details = [describe(config), range_of_epochs(config)] if wide else []
         table.add_row(name, *details, *paper_scores(name))
     console.print(table)
     console.print("valid, test: the paper's perplexities", style="dim")
@@ -90,6 +90,12 @@ def describe(config: Config) -> str:
     if model.experts > 1:
         words.append(f"{model.experts} softmaxes")
     return " ".join(words)
+
+
+def range_of_epochs(config: Config) -> str:
+    """How many epochs a training has: "500", or "200-500" where it may end early."""
+    epochs, early = config.training.epochs, config.training.early_stop_from
+    return f"{early}-{epochs}" if 0 < early < epochs else str(epochs)
 
 
 def paper_scores(recipe: str) -> tuple[str, str]:

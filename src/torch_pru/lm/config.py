@@ -159,7 +159,7 @@ class TrainingConfig:
     """How the weights are found.
 
     Example:
-        >>> TrainingConfig(epochs=200, extend_to=500).learning_rate
+        >>> TrainingConfig(epochs=500, early_stop_from=200).learning_rate
         30.0
     """
 
@@ -169,8 +169,8 @@ class TrainingConfig:
         False, "begin each column of text at a random place and wrap round, another place every epoch"
     )
     epochs: int = setting(500, "passes over the training text; of finetuning, at most so many")
-    extend_to: int = setting(
-        0, "go on up to so many epochs while validation still falls (a new best within trigger_window epochs)"
+    early_stop_from: int = setting(
+        0, "from this epoch on, end training after trigger_window epochs without a new best; 0 for never"
     )
     learning_rate: float = setting(30.0, "of a window of the usual length; a window scales it by its own")
     clip: float = setting(0.25, "largest norm of the gradient; a longer one is shortened to it")
@@ -192,7 +192,7 @@ class TrainingConfig:
         check_types(self)
         for name in ("batch", "window", "epochs", "trigger_window", "valid_batch", "log_steps"):
             check_positive(name, getattr(self, name))
-        for name in ("extend_to", "seed", "checkpoint_minutes", "checkpoint_steps"):
+        for name in ("early_stop_from", "seed", "checkpoint_minutes", "checkpoint_steps"):
             check_not_negative(name, getattr(self, name))
         if self.seed >= 2**63:
             raise PRUError(f"seed={self.seed} must be below 2^63")

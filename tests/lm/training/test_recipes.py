@@ -96,7 +96,7 @@ def test_awd_numbers() -> None:
         assert (rates.embedding_dropout, rates.weight_drop, rates.weight_decay) == (0.1, 0.5, 1.2e-6)
         assert (rates.activation, rates.temporal, rates.variational) == (2.0, 1.0, True)
         assert (settings.learning_rate, settings.clip, settings.window) == (30.0, 0.25, 70)
-        assert (settings.batch, settings.epochs, settings.extend_to) == (batch, epochs, 0)
+        assert (settings.batch, settings.epochs, settings.early_stop_from) == (batch, epochs, 0)
         assert (settings.trigger_window, settings.valid_batch) == (5, 10)
         assert (config.model.embedding, config.model.hidden) == (400, (1150, 1150, 400))
 
@@ -152,7 +152,7 @@ def test_standard_dropout_numbers(name: str) -> None:
     assert (rates.input_dropout, rates.hidden_dropout, rates.output_dropout) == (0.5, 0.5, 0.5)
     assert (rates.embedding_dropout, rates.weight_drop, rates.variational) == (0.0, 0.0, False)
     assert (rates.activation, rates.temporal) == (2.0, 1.0)
-    assert (settings.epochs, settings.extend_to) == (200, 500)
+    assert (settings.epochs, settings.early_stop_from) == (500, 200)
 
 
 def test_overrides_and_a_saved_config_read_back(tmp_path: Path) -> None:

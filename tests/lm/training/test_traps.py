@@ -323,20 +323,32 @@ def test_finetuning_goes_on_while_validation_improves() -> None:
 
 
 def test_finetuning_has_an_end_over_all_its_rounds() -> None:
-    schedule = Schedule.finetuning(TrainingConfig(epochs=5, extend_to=9, trigger_window=1), best=4.0)
+    schedule = Schedule.finetuning(TrainingConfig(epochs=5, early_stop_from=1, trigger_window=1), best=4.0)
     found = [schedule.end_epoch(loss).value for loss in (3.8, 3.7, 3.9, 3.6, 3.5)]
     assert found == ["continue", "continue", "restart", "continue", "stop"]
     assert (schedule.epochs, schedule.round, schedule.best) == (5, 2, 3.5)
 
 
-# ---------------------------------------------------------------------- epochs and their extension
+# ---------------------------------------------------------------------- the last epoch
 
 
-def test_a_run_is_extended_while_validation_falls() -> None:
-    still_falling = [5 - epoch / 100 for epoch in range(20)]
-    assert decisions(still_falling[:4], epochs=4)[-1] == "stop"
-    found = decisions(still_falling[:9], epochs=4, extend_to=9)
-    assert found == ["continue"] * 8 + ["stop"]
+def test_a_run_ends_early_where_validation_no_longer_falls() -> None:
+    still_falling = [5 - epoch / 100 for epoch in range(9)]
+    assert decisions(still_falling, epochs=9, early_stop_from=4) == ["continue"] * 8 + ["stop"]
+    assert decisions(still_falling[:1], epochs=1, early_stop_from=4) == ["stop"]  # epochs is always the most
     flat = [5.0, 4.0, *[4.5] * 10]
-    found = decisions(flat, epochs=4, extend_to=50, trigger_window=3)
+    found = decisions(flat, epochs=50, early_stop_from=4, trigger_window=3)
     assert found.index("stop") == 5  # the best is of epoch 2, and the sixth is the first four epochs later
+    found = decisions(flat, epochs=50, early_stop_from=8, trigger_window=3)
+    assert found.index("stop") == 7  # not before the eighth
+    assert "stop" not in decisions(flat, epochs=50, trigger_window=3)
+
+
+def test_the_last_epoch_as_far_as_it_is_known() -> None:
+    schedule = Schedule(TrainingConfig(epochs=6, early_stop_from=4, trigger_window=1), "train")
+    known = []
+    for loss in (5.0, 4.0, 3.0, 2.9, 3.1, 3.2):
+        known.append(schedule.epochs)
+        schedule.end_epoch(loss)
+    assert (known, schedule.epochs) == ([4, 4, 4, 4, 5, 6], 6)
+    assert Schedule(TrainingConfig(epochs=1, early_stop_from=4), "train").epochs == 1

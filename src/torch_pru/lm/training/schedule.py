@@ -38,8 +38,9 @@ def trigger_fires(history: list[float], loss: float, window: int) -> bool:
 class Schedule:
     """Follows the validation losses of a run.
 
-    ``train``: plain SGD until the trigger fires, then averaged SGD to the last epoch; past ``epochs`` up to
-    ``extend_to`` as long as the best loss is no older than ``trigger_window`` epochs.
+    ``train``: plain SGD until the trigger fires, then averaged SGD to the last epoch. Where
+    ``early_stop_from`` is not 0, it ends from there on once the best loss is more than ``trigger_window``
+    epochs old.
     ``finetune``: averaged SGD from the start until the trigger fires, and another such round as long as the
     last one lowered the best loss; ``epochs`` epochs at most in all rounds together.
 
@@ -69,9 +70,11 @@ class Schedule:
     @property
     def epochs(self) -> int:
         """The last epoch, as far as is known now."""
-        if self.stage == "finetune" or self.epoch < self.config.epochs:
+        if self.stage == "finetune" or not self.config.early_stop_from:
             return self.config.epochs
-        return self.epoch + 1 if self._is_extended() else self.epoch
+        if self._ends_early():
+            return self.epoch
+        return min(self.config.epochs, max(self.config.early_stop_from, self.epoch + 1))
 
     def end_epoch(self, loss: float) -> Decision:
         """Take note of an epoch's validation loss, and decide."""
@@ -80,7 +83,7 @@ class Schedule:
             self.best, self.best_epoch = loss, self.epoch
         fires = trigger_fires(self.history, loss, self.config.trigger_window)
         self.history.append(loss)
-        if self.epoch >= self.config.epochs and not self._is_extended():
+        if self.epoch >= self.config.epochs or self._ends_early():
             return Decision.STOP
         if self.stage == "finetune":
             return self._end_of_round() if fires else Decision.CONTINUE
@@ -89,10 +92,10 @@ class Schedule:
             return Decision.AVERAGE
         return Decision.CONTINUE
 
-    def _is_extended(self) -> bool:
-        """Whether training has an epoch past ``epochs``: validation has fallen within the last few."""
-        fell = self.epoch - self.best_epoch <= self.config.trigger_window
-        return self.stage == "train" and fell and self.epoch < self.config.extend_to
+    def _ends_early(self) -> bool:
+        """Whether training ends before ``epochs``: it may, and validation has not fallen in the last few."""
+        may_end = self.stage == "train" and 0 < self.config.early_stop_from <= self.epoch
+        return may_end and self.epoch - self.best_epoch > self.config.trigger_window
 
     def _end_of_round(self) -> Decision:
         if self.best >= self.best_before_round:
