@@ -61,7 +61,13 @@ class Case:
         return torch.randn(self.steps, self.batch, self.width).to(device, self.dtype)
 
 
-CPU_CASES = [Case("PRU 1400, g=4, K=2", 1400, 4, 2)]
+CPU_CASES = [
+    Case("PRU 1400, g=4, K=2", 1400, 4, 2),
+    Case("PRU 256, g=4, K=2", 256, 4, 2),
+    Case("PRU 128, g=4, K=2", 128, 4, 2),
+    Case("PRU 32, g=4, K=2", 32, 4, 2),
+    Case("LSTM (g=1, K=1) 1000", 1000, 1, 1),
+]
 CUDA_CASES = [
     Case("PRU 1400, g=4, K=2", 1400, 4, 2, torch.float16),
     Case("PRU 1400, g=4, K=2", 1400, 4, 2, torch.bfloat16),

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from torch_pru.lm.training.trainer import build_model
-from torch_pru.ops import cuda, loop
+from torch_pru.ops import cuda, loop, lstm
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CPU = torch.device("cpu")
@@ -100,6 +100,7 @@ def break_recurrence(
     monkeypatch: pytest.MonkeyPatch, fault: Callable[..., Results], backend: ModuleType = loop
 ) -> None:
     """Put ``fault`` in the place of what a backend does; ``ops/reference.py`` stays right."""
+    monkeypatch.setattr(lstm, "is_quicker", lambda *_: False)  # few units would not come to a backend
     monkeypatch.setattr(backend, "backward" if fault is no_weight_gradient else "forward", fault)
 
 
@@ -185,6 +186,20 @@ def test_the_layer_benchmark_refuses_wrong_numbers(
     benchmark: ModuleType, fault: Callable[..., Results], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_recurrence(monkeypatch, fault)
+    with pytest.raises(SystemExit, match=REFUSED):
+        benchmark.check(benchmark.Case("small", 64, 4, 2, batch=3, steps=9), CPU)
+
+
+@pytest.mark.parametrize("benchmark", ["layer"], indirect=True)
+def test_the_layer_benchmark_refuses_a_wrong_lstm(
+    benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = lstm.run
+
+    def no_context(x: Tensor, h: Tensor, c: Tensor, weights: lstm.Weights, *rest) -> Results:
+        return right(x, h, c, weights._replace(context=0 * weights.context), *rest)
+
+    monkeypatch.setattr(lstm, "run", no_context)
     with pytest.raises(SystemExit, match=REFUSED):
         benchmark.check(benchmark.Case("small", 64, 4, 2, batch=3, steps=9), CPU)
 

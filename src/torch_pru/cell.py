@@ -17,7 +17,7 @@ from torch_pru.errors import (
     in_words_of,
 )
 from torch_pru.initialize import SCHEMES, initialize
-from torch_pru.ops import BACKENDS, or_zeros, recurrence, reference
+from torch_pru.ops import BACKENDS, lstm, or_zeros, recurrence, reference
 from torch_pru.ops.products import concatenate_units, gate_linear
 from torch_pru.pooling import DEFAULT_WINDOW, POOLINGS
 from torch_pru.transforms import LEVEL_SPLITS, GroupedLinear, PyramidalTransform
@@ -147,9 +147,10 @@ class PRUCell(nn.Module):
     def check_hooks(self) -> None:
         """Refuse hooks that would renew a weight before its use: here, what holds a weight is not called."""
         for transform in (self.input_transform, self.context_transform):
-            for matrix in transform.matrices():
-                if matrix._forward_pre_hooks:
-                    [name] = [name for name, part in self.named_modules() if part is matrix]
+            kernels = [transform.kernels] if isinstance(transform, PyramidalTransform) else []
+            for holder in (*transform.matrices(), *kernels):
+                if holder._forward_pre_hooks:
+                    [name] = [name for name, part in self.named_modules() if part is holder]
                     raise PRUError(
                         f"{name} of a PRU has a forward pre-hook, which would never be called; use "
                         "torch.nn.utils.parametrize in place of torch.nn.utils.prune or the older weight_norm"
@@ -199,6 +200,25 @@ class PRUCell(nn.Module):
         if isinstance(transform, PyramidalTransform):
             weight = transform.dense_weight(weights).unsqueeze(0)  # one group, all of it
         return recurrence(gates, weight, bias, h0, c0, lengths, reverse=reverse, backend=self.backend)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether both transforms are linear maps: then the unit is an LSTM, see :meth:`as_lstm`."""
+        return self.input_transform.is_linear and self.context_transform.is_linear
+
+    def as_lstm(self, context_weights: Sequence[Tensor] | None = None) -> lstm.Weights:
+        """The weights of the LSTM that computes the same; ``context_weights`` as in :meth:`recur`."""
+        weight = self.input_transform.dense_weight()
+        if self.residual:
+            weight = weight + torch.eye(self.hidden_size, dtype=weight.dtype, device=weight.device)
+        context = self.context_transform.dense_weight(context_weights)
+        biases = [self.input_transform.dense_bias(), self.context_transform.dense_bias()]
+        rows = 4 * self.hidden_size
+        return lstm.Weights(
+            weight.reshape(rows, -1),
+            context.reshape(rows, -1),
+            tuple(bias.reshape(rows) for bias in biases if bias is not None),
+        )
 
     def _scan(self, gates, weights, bias, h0, c0, lengths, reverse):
         """A context that is no linear map of h has no fast path: step by step."""

@@ -24,7 +24,7 @@ class PRUError(ValueError, RuntimeError):
         ...     PRU(400, 1400, groups=3)
         ... except PRUError as error:
         ...     print(error)
-        groups=3 does not divide hidden_size=1400; use a divisor of 1400
+        groups=3 does not divide hidden_size=1400; use a divisor of 1400, or groups=1
     """
 
 
@@ -49,6 +49,18 @@ def check_positive(argument: str, value: object) -> None:
         raise PRUError(f"{argument}={value!r} must be a whole number of at least 1")
 
 
+def check_bool(argument: str, value: object) -> None:
+    """Refuse ``value`` unless it is True or False."""
+    if not isinstance(value, bool):
+        raise PRUError(f"{argument}={value!r} must be True or False")
+
+
+def check_dtype(dtype: object) -> None:
+    """Refuse a dtype for weights unless it is one of real floating-point numbers, or None for the default."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise PRUError(f"dtype={dtype!r} must be a real floating-point dtype, such as torch.float32")
+
+
 def check_not_negative(argument: str, value: float) -> None:
     """Refuse a number below 0, infinite or not a number."""
     if not 0 <= value < float("inf"):
@@ -64,16 +76,19 @@ def check_probability(argument: str, value: object, *, one_allowed: bool = False
 
 
 def check_tensor(argument: str, value: object, like: Tensor) -> None:
-    """Refuse what is no tensor, or lacks the device or (but for autocast) the dtype of ``like``."""
+    """Refuse what is no tensor, or lacks the device or the dtype of ``like``; autocast takes any float."""
     if not isinstance(value, Tensor):
         raise PRUError(f"{argument} is a {type(value).__name__}; expected a Tensor")
     if value.device != like.device:
         raise PRUError(f"{argument} is on {value.device} and the weights on {like.device}; move one of them")
-    converted = not value.is_meta and torch.is_autocast_enabled(value.device.type)
+    autocast = not value.is_meta and torch.is_autocast_enabled(value.device.type)
+    converted = autocast and value.is_floating_point()
     if value.dtype != like.dtype and not converted:
         raise PRUError(
             f"{argument} has dtype {value.dtype} and the weights {like.dtype}; convert one of them"
         )
+    if not value.is_floating_point():  # a layer converted after it was made
+        raise PRUError(f"{argument} has dtype {value.dtype}; expected a real floating-point dtype")
 
 
 def check_pair(argument: str, value: object, names: tuple[str, str]) -> None:

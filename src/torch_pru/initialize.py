@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
-from torch_pru.transforms import GroupedLinear
+from torch_pru.errors import PRUError
 
 if TYPE_CHECKING:
     from torch_pru.cell import PRUCell
@@ -37,18 +38,35 @@ def initialize(cell: PRUCell, scheme: str) -> None:
         return
     for matrix in matrices:
         if matrix.bias is not None:
-            nn.init.zeros_(matrix.bias)
-        for part in _orthogonal_parts(matrix, scheme, is_context=matrix is cell.context_transform):
-            place = part.device if part.device.type in FLOAT64_DEVICES else "cpu"
-            drawn = nn.init.orthogonal_(torch.empty_like(part, dtype=torch.float64, device=place))
-            part.copy_(drawn.to(part.dtype))
+            assign(matrix, "bias", torch.zeros_like(matrix.bias))
+        weight = matrix.weight
+        place = weight.device if weight.device.type in FLOAT64_DEVICES else "cpu"
+        drawn = torch.empty(weight.shape, dtype=torch.float64, device=place)
+        for part in _orthogonal_parts(drawn, scheme, is_context=matrix is cell.context_transform):
+            nn.init.orthogonal_(part)
+        assign(matrix, "weight", drawn)
 
 
-def _orthogonal_parts(matrix: GroupedLinear, scheme: str, is_context: bool) -> list[Tensor]:
+def _orthogonal_parts(weight: Tensor, scheme: str, is_context: bool) -> list[Tensor]:
     """The 2-D views of a weight (g, gates, out, in) that are each drawn orthogonal."""
-    groups, gates, wide_out, wide_in = matrix.weight.shape
+    groups, gates, wide_out, wide_in = weight.shape
     if scheme == "orthogonal":
-        return list(matrix.weight.view(groups * gates, wide_out, wide_in))
+        return list(weight.view(groups * gates, wide_out, wide_in))
     if is_context:
-        return [matrix.weight.view(groups, -1)]
-    return list(matrix.weight.view(groups, gates * wide_out, wide_in))
+        return [weight.view(groups, -1)]
+    return list(weight.view(groups, gates * wide_out, wide_in))
+
+
+@torch.no_grad()
+def assign(module: nn.Module, name: str, value: Tensor) -> None:
+    """Copy ``value`` into a weight, or into what it is computed from where it is parametrized."""
+    weight = getattr(module, name)
+    value = value.to(weight.dtype)
+    if not is_parametrized(module, name):
+        weight.copy_(value)
+        return
+    try:  # with a copy: a parametrization may keep what it is given
+        setattr(module, name, torch.empty_like(weight).copy_(value))
+    except RuntimeError as error:
+        reason = str(error).rstrip(".")
+        raise PRUError(f"{name} cannot be set: {reason}; set it before it is parametrized") from None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from torch_pru.cell import PRUCell
 from torch_pru.errors import PRUError
+from torch_pru.initialize import assign
 from torch_pru.layer import PRU
 from torch_pru.transforms import GroupedLinear, PyramidalTransform
 
@@ -40,8 +41,9 @@ def load_reference_weights(layer: PRU | PRUCell, mapping: Mapping[str, Tensor], 
     for name, shape in _authors_shapes(cell).items():  # all of them first: nothing is half loaded
         if name in wanted and given[name].shape != shape:
             raise PRUError(f"mapping[{name!r}] has shape {tuple(given[name].shape)}; expected {shape}")
-    for name, parameter in wanted.items():
-        parameter.copy_(_reorder(name, given[name], parameter, cell))
+    ours = {name: _reorder(name, given[name], getattr(*place), cell) for name, place in wanted.items()}
+    for name, place in wanted.items():
+        assign(*place, ours[name])
 
 
 def _cell(layer: PRU | PRUCell, index: int) -> PRUCell:
@@ -51,17 +53,17 @@ def _cell(layer: PRU | PRUCell, index: int) -> PRUCell:
     return cells[index]
 
 
-def _authors_names(cell: PRUCell) -> dict[str, nn.Parameter]:
-    """Our parameters under the names that the authors give them."""
+def _authors_names(cell: PRUCell) -> dict[str, tuple[GroupedLinear, str]]:
+    """Where our parameters are, as module and name, under the names that the authors give them."""
     pyramid, grouped = cell.input_transform, cell.context_transform
     if not isinstance(pyramid, PyramidalTransform) or pyramid.groups != 1:
         raise PRUError("layer: the authors' unit has input_transform='pyramidal' and input_groups=1")
     if not isinstance(grouped, GroupedLinear):
         raise PRUError("layer: the authors' unit has context_transform='grouped'")
-    names = {"glt.W": grouped.weight, "glt.bias": grouped.bias}
+    places = {"glt.W": (grouped, "weight"), "glt.bias": (grouped, "bias")}
     for i, level in enumerate(pyramid.matrices()):
-        names |= {f"pt.pyramid.{i}.weight": level.weight, f"pt.pyramid.{i}.bias": level.bias}
-    return {name: parameter for name, parameter in names.items() if parameter is not None}
+        places |= {f"pt.pyramid.{i}.weight": (level, "weight"), f"pt.pyramid.{i}.bias": (level, "bias")}
+    return {name: place for name, place in places.items() if getattr(*place) is not None}
 
 
 def _authors_shapes(cell: PRUCell) -> dict[str, tuple[int, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,12 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from torch_pru.cell import PRUCell
-from torch_pru.errors import PRUError, check_positive, check_probability, check_tensor
+from torch_pru.errors import PRUError, check_bool, check_positive, check_probability, check_tensor
+from torch_pru.ops import lstm
 from torch_pru.ops.dropping import draw_mask, drop
 from torch_pru.ops.products import SIXTEEN_BITS, product_dtype
 from torch_pru.pooling import DEFAULT_WINDOW
+from torch_pru.transforms import GroupedLinear
 
 States = tuple[Tensor, Tensor]
 
@@ -63,6 +65,8 @@ class PRU(nn.Module):
         cells: one :class:`PRUCell` a layer and direction, in the order of h_n. Hooks on a cell are not
             called: the layer runs all its steps at once, not the cell step by step.
         generator: the ``torch.Generator`` of the weight-drop masks; None, the default, is PyTorch's.
+            ``torch.utils.checkpoint`` restores PyTorch's alone: with another a pass that it runs again has
+            other masks.
 
     Example:
         >>> rnn = PRU(400, 1400, num_layers=2, levels=2, groups=4)
@@ -103,6 +107,8 @@ class PRU(nn.Module):
         if proj_size != 0:
             raise PRUError(f"proj_size={proj_size!r} is not offered by PRU; use 0 and a narrower hidden_size")
         check_positive("num_layers", num_layers)
+        check_bool("batch_first", batch_first)
+        check_bool("bidirectional", bidirectional)
         check_probability("dropout", dropout, one_allowed=True)
         check_probability("weight_drop", weight_drop)
         if dropout > 0 and num_layers == 1:
@@ -154,7 +160,7 @@ class PRU(nn.Module):
 
     @classmethod
     @torch.no_grad()
-    def from_lstm(cls, lstm: nn.LSTM) -> PRU:
+    def from_lstm(cls, lstm: nn.LSTM, *, backend: str = "auto") -> PRU:
         """A PRU that computes what ``lstm`` computes: one level, one group, no residual.
 
         Example:
@@ -178,6 +184,7 @@ class PRU(nn.Module):
             groups=1,
             residual=False,
             init="lstm",
+            backend=backend,
             device="meta",  # no weights to draw
             dtype=some_weight.dtype,
             proj_size=lstm.proj_size,
@@ -190,6 +197,14 @@ class PRU(nn.Module):
                 parameter.copy_(weight.view_as(parameter)).requires_grad_(weight.requires_grad)
         return pru.train(lstm.training)
 
+    def _load_from_state_dict(self, state_dict, prefix, *others) -> None:
+        if f"{prefix}weight_ih_l0" in state_dict:
+            warnings.warn(
+                "state_dict holds weights of an nn.LSTM, which a PRU cannot load; use PRU.from_lstm(lstm)",
+                stacklevel=2,
+            )
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
     def reset_parameters(self) -> None:
         """Draw all weights anew, by the scheme the layers were made with."""
         for index in range(len(self.cells)):
@@ -197,6 +212,12 @@ class PRU(nn.Module):
 
     def flatten_parameters(self) -> None:
         """Does nothing: the weights need no packing. Here because ``nn.LSTM`` has it."""
+
+    @overload
+    def forward(self, input: Tensor, hx: States | None = None) -> tuple[Tensor, States]: ...
+
+    @overload
+    def forward(self, input: PackedSequence, hx: States | None = None) -> tuple[PackedSequence, States]: ...
 
     def forward(
         self, input: Tensor | PackedSequence, hx: States | None = None
@@ -218,7 +239,10 @@ class PRU(nn.Module):
 
     def _forward_packed(self, packed: PackedSequence, hx: States | None) -> tuple[PackedSequence, States]:
         """Run in the packed order, longest first; states come and go in the user's order."""
-        self._check_input(packed.data.unsqueeze(1))
+        if packed.data.dim() != 2:
+            shape = tuple(packed.data.shape)
+            raise PRUError(f"packed input has data of shape {shape}; expected (steps, {self.input_size})")
+        self._check_input(packed.data)
         order, back = packed.sorted_indices, packed.unsorted_indices
         x, lengths = pad_packed_sequence(PackedSequence(packed.data, packed.batch_sizes))
         if hx is not None:
@@ -240,6 +264,8 @@ class PRU(nn.Module):
             if direction == 0 and index > 0:
                 x = F.dropout(_side_by_side(outputs), self.dropout, self.training)
                 outputs = []
+            if index > 0:  # the first was compared with the user's input
+                check_tensor(f"input of cells[{index}]", x, cell.some_weight)
             before = (None, None) if hx is None else (hx[0][index], hx[1][index])
             y, h, c = self._run_cell(cell, x, before, lengths, reverse=direction == 1)
             outputs.append(y)
@@ -261,6 +287,8 @@ class PRU(nn.Module):
         cell.check_hooks()
         weights = self._dropped_weights(cell) if self.training and self.weight_drop > 0 else None
         h, c = before
+        if _is_quicker_as_lstm(cell, x):
+            return lstm.run(x, h, c, cell.as_lstm(weights), lengths, reverse)
         outputs = []
         for part in _in_parts(cell, x, lengths, reverse):
             gates = cell.input_gates(part)
@@ -325,6 +353,14 @@ class PRU(nn.Module):
         return f"{type(self).__name__}({self.extra_repr()})"  # one line, as nn.LSTM
 
 
+def _is_quicker_as_lstm(cell: PRUCell, x: Tensor) -> bool:
+    if cell.backend != "auto" or not cell.is_linear:
+        return False
+    transform = cell.context_transform
+    groups = transform.groups if isinstance(transform, GroupedLinear) else 1
+    return lstm.is_quicker(x, cell.hidden_size, groups, cell.parameters())
+
+
 def _side_by_side(outputs: list[Tensor]) -> Tensor:
     """The outputs (T, B, M) of a layer's directions as one."""
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
@@ -336,9 +372,10 @@ def _in_parts(cell: PRUCell, x: Tensor, lengths: Tensor | None, reverse: bool) -
     On a CPU a long input is taken stretch by stretch: the products lose nothing, and the allocator hands the
     same buffers out again, where for the whole input the system would have to map new memory each time.
     Not where a weight is parametrized: each stretch would compute it anew, and a random one otherwise.
+    Nor in a trace, which would keep the number of stretches.
     """
     steps, batch, _ = x.shape
-    whole = not x.is_cpu or lengths is not None or torch.compiler.is_compiling()
+    whole = not x.is_cpu or lengths is not None or torch.compiler.is_compiling() or torch.jit.is_tracing()
     if whole or product_dtype(x) in SIXTEEN_BITS or steps * batch <= ROWS_AT_ONCE:
         return (x,)
     if any(is_parametrized(part) for part in cell.modules()):

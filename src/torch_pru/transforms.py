@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torch_pru.errors import PRUError, check_choice, check_positive, check_tensor
+from torch_pru.errors import PRUError, check_bool, check_choice, check_dtype, check_positive, check_tensor
 from torch_pru.ops.bands import pooling_counts
 from torch_pru.ops.gates import input_gates
 from torch_pru.ops.products import (
@@ -69,7 +69,11 @@ class GroupedLinear(nn.Module):
             check_positive(name, size)
             check_positive("groups", groups)
             if size % groups:
-                raise PRUError(f"groups={groups} does not divide {name}={size}; use a divisor of {size}")
+                raise PRUError(
+                    f"groups={groups} does not divide {name}={size}; use a divisor of {size}, or groups=1"
+                )
+        check_bool("bias", bias)
+        check_dtype(dtype)
         _check_gates(gates)
         self.in_features, self.out_features, self.groups, self.gates = (
             in_features,
@@ -113,14 +117,22 @@ class GroupedLinear(nn.Module):
         if groups == 1:
             return gate_linear(x, weight, residual)
         by_group = x.reshape(-1, groups, wide_in).transpose(0, 1)  # (g, rows, N/g)
-        y = by_group @ weight.view(groups, gates * wide_out, wide_in).transpose(1, 2)
+        y = by_group @ weight.reshape(groups, gates * wide_out, wide_in).transpose(1, 2)
         y = y.view(groups, by_group.shape[1], gates, wide_out).permute(1, 2, 0, 3)
         y = y.reshape(*x.shape[:-1], gates, groups * wide_out)
         return add_input(y, x) if residual else y
 
+    is_linear = True
+
     def matrices(self) -> list[GroupedLinear]:
         """Everything that holds a weight: itself."""
         return [self]
+
+    def dense_weight(self, weights: Sequence[Tensor] | None = None) -> Tensor:
+        """The one matrix (gates, M, N) that does the same; ``weights`` stand in for its own."""
+        [weight] = weights or [self.weight]
+        by_group = torch.diag_embed(weight.permute(1, 2, 3, 0), dim1=1, dim2=3)  # (gates, g, M/g, g, N/g)
+        return by_group.reshape(-1, self.out_features, self.in_features)
 
     def dense_bias(self) -> Tensor | None:
         """The bias (gates, M)."""
@@ -240,7 +252,7 @@ class PyramidalTransform(nn.Module):
         if in_features % 2 ** (levels - 1):
             raise PRUError(
                 f"in_features={in_features} is halved {levels - 1} times by levels={levels}; "
-                f"use a multiple of {2 ** (levels - 1)}"
+                f"use a multiple of {2 ** (levels - 1)}, or levels=1"
             )
         check_positive("groups", groups)
         _check_gates(gates)
@@ -262,7 +274,7 @@ class PyramidalTransform(nn.Module):
 
     def reset_kernels(self) -> None:
         """Draw the learned pooling kernels from N(0, 1), as the paper does."""
-        for kernel in self.kernels:
+        for kernel in self.kernels.parameters():
             nn.init.normal_(kernel)
 
     @property
@@ -380,7 +392,8 @@ def split_levels(out_features: int, levels: int, level_split: str = "halving") -
         return (out_features // levels,) * levels
     if levels > 1 and out_features < 2**levels:
         raise PRUError(
-            f"out_features={out_features} is too few for levels={levels}; use at least {2**levels}"
+            f"out_features={out_features} is too few for levels={levels}; "
+            f"use at least {2**levels}, or levels=1"
         )
     below = [-(-out_features // 2 ** (level + 1)) for level in range(1, levels)]
     return (out_features - sum(below), *below)

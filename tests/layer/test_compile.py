@@ -112,6 +112,21 @@ def test_export_with_dynamic_steps_and_batch(batch_first: bool, strict: bool):
         torch.testing.assert_close(program.module()(x), pru(x), **CLOSE)
 
 
+def test_export_with_autocast_inside():
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = PRU(8, 8)
+
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return self.rnn(x)
+
+    model, x = Model().eval(), torch.randn(4, 3, 8)
+    program = torch.export.export(model, (x,), strict=True)
+    torch.testing.assert_close(program.module()(x), model(x))
+
+
 def test_export_with_states():
     pru = PRU(8, 8).eval()
     steps, batch = Dim("steps", min=2, max=512), Dim("batch", min=2, max=512)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 import warnings
 
 import pytest
@@ -165,6 +166,23 @@ def test_argument_order_is_that_of_the_lstm():
         "bidirectional",
     ):
         assert getattr(pru, name) == getattr(lstm, name)
+
+
+def test_a_backend_for_the_layer_made_from_an_lstm():
+    lstm = nn.LSTM(5, 7, 2)
+    pru = PRU.from_lstm(lstm, backend="reference")
+    assert {cell.backend for cell in pru.cells} == {"reference"}
+    x = torch.randn(4, 3, 5, requires_grad=True)
+    (slope,) = torch.autograd.grad(pru(x)[0].square().sum(), x, create_graph=True)
+    slope.square().sum().backward()  # which other backends refuse
+    assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [Tensor, PackedSequence])
+def test_a_type_checker_knows_what_comes_out(kind: type):
+    hints = [typing.get_type_hints(overload) for overload in typing.get_overloads(PRU.forward)]
+    [result] = [hint["return"] for hint in hints if hint["input"] is kind]
+    assert result == tuple[kind, tuple[Tensor, Tensor]]
 
 
 def test_everything_else_goes_by_name():

@@ -31,13 +31,13 @@ def refuses(call, *fragments: str) -> None:
     ("arguments", "options", "fragments"),
     [
         # sizes that do not divide
-        ((400, 1401), {}, ("groups=4", "hidden_size=1401")),
-        ((401, 1400), {}, ("input_size=401", "levels=2", "multiple of 2")),
+        ((400, 1401), {}, ("groups=4", "hidden_size=1401", "a divisor of 1401, or groups=1")),
+        ((401, 1400), {}, ("input_size=401", "levels=2", "multiple of 2, or levels=1")),
         ((602, 600), {"levels": 4}, ("input_size=602", "levels=4", "multiple of 8")),
         ((12, 14, 2), {"levels": 3, "groups": 2}, ("layer 1", "14", "levels=3", "multiple of 4")),
         ((8, 10), {"context_transform": "pyramidal", "levels": 3}, ("hidden_size=10", "multiple of 4")),
         ((8, 16), {"level_split": "equal", "levels": 3}, ("hidden_size=16", "levels=3", "multiple of 3")),
-        ((8, 3), {"groups": 1}, ("hidden_size=3", "levels=2", "at least 4")),
+        ((8, 3), {"groups": 1}, ("hidden_size=3", "levels=2", "at least 4, or levels=1")),
         ((9, 8), {"input_transform": "grouped"}, ("groups=4", "input_size=9")),
         ((8, 8), {"input_transform": "grouped", "input_groups": 3}, ("input_groups=3", "input_size=8")),
         ((8, 8), {"input_groups": 5}, ("input_groups=5", "at most")),
@@ -52,6 +52,14 @@ def refuses(call, *fragments: str) -> None:
         ((8, 8), {"groups": "4"}, ("groups='4'", "whole number")),
         ((8, 8), {"input_groups": 0}, ("input_groups=0", "at least 1")),
         ((8, 8), {"input_groups": 2, "input_transform": "linear"}, ("input_groups=2", "'grouped'")),
+        # what is no bool
+        ((8, 8), {"bias": "False"}, ("bias='False'", "True or False")),
+        ((8, 8), {"batch_first": "False"}, ("batch_first='False'", "True or False")),
+        ((8, 8), {"bidirectional": 1}, ("bidirectional=1", "True or False")),
+        # dtypes
+        ((8, 8), {"dtype": torch.complex64}, ("dtype=torch.complex64", "real floating-point")),
+        ((8, 8), {"dtype": torch.int32}, ("dtype=torch.int32", "real floating-point")),
+        ((8, 8), {"dtype": "float32"}, ("dtype='float32'", "torch.float32")),
         # windows
         ((8, 8), {"pool_window": 4}, ("pool_window=4", "odd")),
         ((8, 8), {"pool_window": -1}, ("pool_window=-1", "odd")),
@@ -150,6 +158,25 @@ def test_packed_input_is_checked_too():
     refuses(lambda: PRU(8, 8, dtype=torch.float64)(packed), "input", "float32", "float64")
 
 
+@pytest.mark.parametrize("shape", [(), (1, 1)])
+def test_packed_data_has_two_dimensions(shape: tuple[int, ...]):
+    packed = nn.utils.rnn.pack_sequence([ones(2, *shape), ones(1, *shape)])
+    refuses(lambda: PRU(1, 8, levels=1)(packed), "packed", str((3, *shape)), "(steps, 1)")
+
+
+def test_a_dtype_is_looked_at_again_where_a_layer_was_converted():
+    z, converted = ones(3, 2, 8, dtype=torch.complex64), PRU(8, 8)
+    with pytest.warns(UserWarning, match="Complex modules"):
+        converted.to(torch.complex64)
+    refuses(lambda: converted(z), "input", "complex64", "real floating-point")
+    mixed = PRU(8, 8, 2)
+    mixed.cells[1].double()
+    refuses(lambda: mixed(ones(3, 2, 8)), "input of cells[1]", "float32", "float64")
+    mixed = PRU(8, 8, bidirectional=True)
+    mixed.cells[1].double()
+    refuses(lambda: mixed(ones(3, 2, 8)), "input of cells[1]", "float32", "float64")
+
+
 def test_a_backend_that_cannot_run_says_so():
     refuses(lambda: PRU(8, 8, backend="cuda")(ones(3, 2, 8)), "backend='cuda'", "cpu", "'auto'")
     pru = PRU(8, 8, context_transform="pyramidal", pooling="max", backend="loop")
@@ -182,6 +209,8 @@ def test_transforms(make: type):
     refuses(lambda: make(0, 8), "in_features=0")
     refuses(lambda: make(8, 0), "out_features=0")
     refuses(lambda: make(8, 8, gates=0), "gates=0")
+    refuses(lambda: make(8, 8, bias="False"), "bias='False'", "True or False")
+    refuses(lambda: make(8, 8, dtype=torch.int64), "dtype=torch.int64", "real floating-point")
 
 
 def test_one_matrix_of_what_is_none():
@@ -225,4 +254,6 @@ def test_recurrence(changed: dict, fragments: tuple[str, ...]):
 
 def test_interop():
     refuses(lambda: PRU.from_lstm(nn.GRU(8, 8)), "lstm", "GRU", "nn.LSTM")
+    lstm = nn.LSTM(8, 8, dtype=torch.complex128)
+    refuses(lambda: PRU.from_lstm(lstm), "dtype=torch.complex128", "real floating-point")
     refuses(lambda: load_reference_weights(PRU(8, 8), {}, index=1), "index=1", "0")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.func import functional_call, grad, jacfwd, jacrev, jvp, stack_module_state, vmap
+from torch.func import functional_call, grad, jacfwd, jacrev, jvp, linearize, stack_module_state, vmap
 
 from torch_pru import PRU, GroupedLinear, PyramidalTransform
 
@@ -98,8 +99,9 @@ def test_tangents_go_through_a_transform(make, batch: int, trained: bool):
 
 @few_and_many_rows
 @frozen_or_not
-def test_tangents_go_through_the_reference(batch: int, trained: bool):
-    pru = small_layer(backend="reference").requires_grad_(trained)
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_tangents_go_through_a_layer(backend: str, batch: int, trained: bool):
+    pru = small_layer(backend=backend).requires_grad_(trained)
     x, tangent = torch.randn(3, batch, 4), torch.randn(3, batch, 4)
     with forward_ad.dual_level():
         found = forward_ad.unpack_dual(pru(forward_ad.make_dual(x, tangent))[0]).tangent
@@ -107,9 +109,75 @@ def test_tangents_go_through_the_reference(batch: int, trained: bool):
     torch.testing.assert_close(found, expected, **CLOSE)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")
+def test_jacobians_by_tangents():
+    pru, x = small_layer(), torch.randn(2, 3, 4)
+    expected = exact_jacobian(pru, x)
+    jacobian = torch.autograd.functional.jacobian
+    found = jacobian(lambda x: pru(x)[0], x, strategy="forward-mode", vectorize=True)
+    torch.testing.assert_close(found.detach(), expected, **CLOSE)
+    tangent = torch.randn_like(x)
+    y, slope = linearize(lambda x: pru(x)[0], x)
+    torch.testing.assert_close(y, pru(x)[0])
+    torch.testing.assert_close(slope(tangent).detach(), (expected * tangent).sum((-3, -2, -1)), **CLOSE)
+
+
+def loss_of_weights(pru: PRU, x: Tensor) -> Callable[[dict[str, Tensor]], Tensor]:
+    """As a function of the weights, with the masks of one seed."""
+
+    def loss(weights: dict[str, Tensor]) -> Tensor:
+        pru.generator = torch.Generator().manual_seed(1)
+        return functional_call(pru, weights, (x,))[0].square().sum()
+
+    return loss
+
+
+@pytest.mark.parametrize("context", ["grouped", "pyramidal"])
+def test_derivatives_under_weight_drop(context: str):
+    pru = PRU(8, 8, 2, init="lstm", weight_drop=0.5, context_transform=context)
+    loss, weights = loss_of_weights(pru, torch.randn(4, 3, 8)), dict(pru.named_parameters())
+    expected = dict(zip(weights, torch.autograd.grad(loss(weights), list(weights.values())), strict=True))
+    found = grad(loss)(weights)
+    assert_all_close({name: slope.detach() for name, slope in found.items()}, expected, **CLOSE)
+    tangents = {name: torch.randn_like(weight) for name, weight in weights.items()}
+    with forward_ad.dual_level():
+        duals = {name: forward_ad.make_dual(weights[name].detach(), tangents[name]) for name in weights}
+        slope = forward_ad.unpack_dual(loss(duals)).tangent
+    torch.testing.assert_close(slope, sum((expected[name] * tangents[name]).sum() for name in weights))
+
+
+@pytest.mark.parametrize("randomness", ["same", "different"])
+def test_masks_under_vmap(randomness: str):
+    pru, x = PRU(8, 8, init="lstm", weight_drop=0.5), torch.randn(4, 3, 8).expand(2, 4, 3, 8)
+    weights = dict(pru.named_parameters())
+    slopes = vmap(lambda x: grad(loss_of_weights(pru, x))(weights), randomness=randomness)(x)
+    one, two = slopes["cells.0.context_transform.weight"].detach()
+    kept = one != 0
+    assert 0.2 < kept.float().mean() < 0.8
+    assert torch.equal(kept, two != 0) == (randomness == "same")
+    one, two = vmap(lambda x: pru(x)[0], randomness=randomness)(x)
+    assert torch.equal(one, two) == (randomness == "same")
+
+
+traced = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+
+
 @few_and_many_rows
-def test_a_trace_of_a_frozen_layer(batch: int):
-    pru, x = PRU(8, 8).requires_grad_(False), torch.randn(4, batch, 8)
-    traced, other = torch.jit.trace(pru, (x,)), torch.randn(4, batch, 8)
-    torch.testing.assert_close(traced(other), pru(other))
+@frozen_or_not
+@traced
+def test_a_trace(batch: int, trained: bool):
+    pru, x = PRU(8, 8, 2).requires_grad_(trained), torch.randn(4, batch, 8)
+    trace, other = torch.jit.trace(pru, (x,)), torch.randn(7, batch + 1, 8, requires_grad=True)
+    torch.testing.assert_close(trace(other), pru(other))
+    wanted = {"x": other} | (dict(pru.named_parameters()) if trained else {})
+    assert_all_close(gradients([trace(other)[0]], **wanted), gradients([pru(other)[0]], **wanted), **CLOSE)
+
+
+@traced
+def test_a_trace_of_a_long_input_takes_any_number_of_steps(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch_pru.layer.ROWS_AT_ONCE", 12)
+    pru = PRU(8, 8)
+    trace = torch.jit.trace(pru, (torch.randn(9, 3, 8),))
+    for steps in (1, 4, 5, 9, 40):
+        x = torch.randn(steps, 3, 8)
+        torch.testing.assert_close(trace(x), pru(x))

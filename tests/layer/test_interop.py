@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 from torch_pru import PRU, PRUCell, PRUError, load_reference_weights
 
@@ -30,6 +33,15 @@ def test_from_lstm_copies_and_shares_nothing():
         for parameter in lstm.parameters():
             parameter.zero_()
     torch.testing.assert_close(pru(x)[0], expected)
+
+
+def test_a_state_of_nn_lstm_is_told_of_from_lstm():
+    pru, lstm = nn.ModuleDict({"rnn": PRU(8, 8)}), nn.ModuleDict({"rnn": nn.LSTM(8, 8)})
+    with pytest.warns(UserWarning, match=r"nn\.LSTM.*use PRU\.from_lstm"):
+        pru.load_state_dict(lstm.state_dict(), strict=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pru.load_state_dict(pru.state_dict())
 
 
 def test_from_lstm_takes_everything_over():
@@ -96,6 +108,22 @@ def test_numpy_arrays_and_flat_biases_are_taken_too():
     assert torch.equal(pru(x)[0], other(x)[0])
 
 
+def test_weights_go_into_a_parametrized_layer_too():
+    plain, parametrized = PRU(16, 16), PRU(16, 16)
+    parametrizations.weight_norm(parametrized.cells[0].input_transform.transforms[0], "weight")
+    parametrizations.spectral_norm(parametrized.cells[0].context_transform, "weight")
+    weights = authors_weights(plain)
+    before = {name: weight.clone() for name, weight in weights.items()}
+    for pru in (plain, parametrized):
+        load_reference_weights(pru, weights)
+    found = parametrized.cells[0].input_transform.transforms[0].weight
+    torch.testing.assert_close(found, plain.cells[0].input_transform.transforms[0].weight)
+    stored = parametrized.cells[0].context_transform.parametrizations.weight.original
+    torch.testing.assert_close(stored, plain.cells[0].context_transform.weight)
+    nn.init.zeros_(stored)
+    assert all(torch.equal(weight, before[name]) for name, weight in weights.items())
+
+
 def test_a_layer_without_bias_wants_none():
     pru = PRU(16, 16, bias=False)
     weights = {name: w for name, w in authors_weights(pru).items() if not name.endswith("bias")}
@@ -118,6 +146,7 @@ def test_bad_mappings_are_refused_and_nothing_is_half_loaded():
             r"pt\.pyramid\.0\.weight.*\(16, 48\)",
         ),
         ({**good, "glt.W": good["glt.W"].transpose(1, 2)}, r"glt\.W.*\(4, 16, 4\).*\(4, 4, 16\)"),
+        ({**good, "glt.bias": good["glt.bias"][:2]}, r"glt\.bias.*\(2, 16\); expected 64 elements"),
     ):
         with pytest.raises(PRUError, match=match):
             load_reference_weights(pru, mapping)

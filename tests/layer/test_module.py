@@ -17,7 +17,7 @@ from torch.nn.utils import parametrizations, prune
 
 from torch_pru import PRU, PRUCell, PRUError
 
-from .comparing import assert_all_close, set_backend
+from .comparing import assert_all_close, gradients, set_backend
 
 VARIANTS = [
     {},
@@ -144,6 +144,18 @@ def test_autocast_of_contexts_without_a_fast_path(pooling: str):
     assert (y.dtype, h.dtype, c.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
 
 
+def test_autocast_converts_no_whole_numbers():
+    """A cell state of whole numbers would be given back as whole numbers."""
+    pru, x, states = PRU(8, 16), torch.randn(4, 3, 8), torch.zeros(1, 3, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.raises(PRUError, match=r"input has dtype torch.int64 and the weights torch.float32"):
+            pru(x.long())
+        with pytest.raises(PRUError, match=r"h_0 has dtype torch.int64 and the weights torch.float32"):
+            pru(x, (states.long(), states))
+        with pytest.raises(PRUError, match=r"c_0 has dtype torch.bool and the weights torch.float32"):
+            pru(x, (states, states.bool()))
+
+
 def test_autocast_leaves_float64_alone():
     """As ``nn.LSTM`` does, also where the weights go through DropConnect."""
     pru, x = PRU(8, 16, weight_drop=0.5, dtype=torch.float64), torch.randn(4, 3, 8, dtype=torch.float64)
@@ -186,6 +198,30 @@ def test_a_weight_that_a_hook_would_renew_is_refused():
     with torch.no_grad():
         pru.cells[0].context_transform.parametrizations.weight.original0.mul_(50)
     assert not torch.allclose(pru(x)[0], before)
+
+
+def test_a_kernel_that_a_hook_would_renew_is_refused():
+    pru = PRU(8, 16, pooling="convolution")
+    prune.l1_unstructured(pru.cells[0].input_transform.kernels, "0", amount=1)
+    with pytest.raises(PRUError, match=r"^input_transform.kernels of a PRU has a forward pre-hook"):
+        pru(torch.randn(4, 3, 8))
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_weights_of_any_strides(options: dict):
+    """As a CNN's ``channels_last`` makes them of a whole model."""
+    pru = PRU(12, 16, 2, bidirectional=True, **options).eval()
+    x, other = torch.randn(3, 2, 12), copy.deepcopy(pru).to(memory_format=torch.channels_last)
+    assert not other.cells[0].input_transform.matrices()[0].weight.is_contiguous()
+    y, y_other = pru(x)[0], other(x)[0]
+    torch.testing.assert_close(y_other, y)
+    expected = gradients([y], **dict(pru.named_parameters()))
+    assert_all_close(gradients([y_other], **dict(other.named_parameters())), expected)
+    torch.manual_seed(1)
+    pru.reset_parameters()
+    torch.manual_seed(1)
+    other.reset_parameters()
+    assert_all_close(other.state_dict(), pru.state_dict())
 
 
 def test_cell_has_the_layers_parameters():

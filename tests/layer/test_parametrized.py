@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
 from torch_pru import PRU, GroupedLinear, PRUCell, PRUError, PyramidalTransform
+from torch_pru.initialize import assign
 from torch_pru.layer import ROWS_AT_ONCE
 
 from .comparing import assert_all_close, gradients
@@ -78,6 +79,34 @@ def test_an_input_is_compared_with_what_they_are_computed_from(make: type[nn.Mod
             parametrize.register_parametrization(matrix, "weight", Dropped())
     with pytest.raises(PRUError, match=r"input has dtype torch.float64 and the weights torch.float32"):
         module(torch.randn(3, 12, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("init", ["authors", "orthogonal", "lstm"])
+def test_they_are_drawn_anew(init: str):
+    pru = PRU(8, 8, init=init, pooling="convolution")
+    context, kernels = pru.cells[0].context_transform, pru.cells[0].input_transform.kernels
+    parametrizations.weight_norm(context, "weight")
+    parametrizations.weight_norm(kernels, "0")
+    before = context.weight, kernels[0]
+    pru.reset_parameters()
+    for drawn, old in zip((context.weight, kernels[0]), before, strict=True):
+        assert not torch.isclose(drawn, old).any()
+    if init == "authors":
+        torch.testing.assert_close(context.weight.flatten(1).norm(dim=1), torch.ones(4))
+    pru(torch.randn(3, 2, 8))[0].sum().backward()
+
+
+def test_a_bias_is_drawn_anew_or_refused():
+    pru = PRU(8, 8)
+    context = pru.cells[0].context_transform
+    nn.init.ones_(context.bias)
+    parametrizations.weight_norm(context, "bias")
+    pru.reset_parameters()
+    assert not context.parametrizations.bias.original1.any()
+    context = PRU(8, 8).cells[0].context_transform
+    parametrize.register_parametrization(context, "weight", Dropped())
+    with pytest.raises(PRUError, match=r"weight cannot be set: .*Dropped does not implement right_inverse"):
+        assign(context, "weight", torch.zeros(4, 4, 2, 2))
 
 
 @pytest.mark.parametrize("weight_drop", [0.0, 0.5])

@@ -1,13 +1,14 @@
-"""The recurrence: the sequential part of a PRU, and the only place that chooses how it is run.
+"""The recurrence: the sequential part of a PRU, and the place that chooses how it is run.
 
 Backends, all with one meaning:
 
 * ``"reference"``: :mod:`torch_pru.ops.reference`, plain differentiable PyTorch, any order of gradient.
 * ``"loop"``: :mod:`torch_pru.ops.loop`, PyTorch calls with a hand-written backward, any device.
 * ``"cuda"``: :mod:`torch_pru.ops.cuda`, one fused kernel for all steps, NVIDIA GPUs.
-* ``"auto"``: ``"cuda"`` where it covers the shape, else ``"loop"``; ``"reference"`` where ``torch.func``
-  takes a derivative. float32 is covered while ``torch.backends.cudnn.allow_tf32`` is on, as for
-  ``nn.LSTM``: products are rounded to TF32's precision.
+* ``"auto"``: ``"cuda"`` where it covers the shape, else ``"loop"``; ``"reference"`` where ``torch.func`` or
+  tangents take a derivative. float32 is covered while ``torch.backends.cudnn.allow_tf32`` is on, as for
+  ``nn.LSTM``: products are rounded to TF32's precision. A layer on a CPU may skip all of this and run as an
+  LSTM, see :mod:`torch_pru.ops.lstm`.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ from torch import Tensor
 
 from torch_pru.errors import PRUError, check_choice
 from torch_pru.ops import library, reference
-from torch_pru.ops.operators import is_transformed
+from torch_pru.ops.operators import is_differentiated
 
 BACKENDS = ("auto", "reference", "loop", "cuda")
-DERIVATIVES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 
 log = logging.getLogger(__name__)
 _said: set[str] = set()
@@ -70,14 +70,15 @@ def recurrence(
     """
     _check_shapes(gates, weight, bias, h0, c0, lengths)
     tensors = (gates, weight, bias, h0, c0)
-    save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    chosen = _choose(backend, gates, weight, save)
+    training = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    chosen = _choose(backend, gates, weight, training)
     if chosen != "cuda":  # whose kernels read float32 weights and return float32 gradients of them
+        weight = weight.to(gates.dtype)
+        bias, h0 = (None if x is None else x.to(gates.dtype) for x in (bias, h0))
         h0, c0 = or_zeros(gates, h0, c0)
-        weight, h0 = weight.to(gates.dtype), h0.to(gates.dtype)
-        bias = None if bias is None else bias.to(gates.dtype)
         if chosen == "reference":
             return reference.recurrence(gates, weight, bias, h0, c0, lengths, reverse=reverse)
+    save = False  # the operator itself finds out whether a gradient is wanted: a trace holds for both
     out, hn, cn, _, _ = library.forward(gates, weight, bias, h0, c0, lengths, reverse, save, chosen)
     return out, hn, cn
 
@@ -92,7 +93,7 @@ def _choose(backend: str, gates: Tensor, weight: Tensor, training: bool) -> str:
     """The backend that will run: any but ``"auto"``."""
     if backend in ("reference", "loop"):
         return backend
-    if backend == "auto" and _is_differentiated():
+    if backend == "auto" and is_differentiated():
         return "reference"
     if backend == "auto" and not gates.is_cuda:
         return "loop"
@@ -108,14 +109,6 @@ def _choose(backend: str, gates: Tensor, weight: Tensor, training: bool) -> str:
         _said.add(reason)
         log.warning("the fused kernel does not cover this call (%s); running the PyTorch loop", reason)
     return "loop"
-
-
-def _is_differentiated() -> bool:
-    """Whether a transform of ``torch.func`` takes a derivative, which a hand-written backward cannot give."""
-    if torch.compiler.is_compiling() or not is_transformed():
-        return False
-    transforms = torch._C._functorch.get_interpreter_stack() or ()
-    return any(transform.key() in DERIVATIVES for transform in transforms)
 
 
 def _check_shapes(

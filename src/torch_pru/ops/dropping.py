@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from torch_pru.ops.operators import Operator
+from torch_pru.ops.operators import Operator, is_differentiated
 
 
 def draw_mask(
     shape: Sequence[int], keep: float, device: torch.device, generator: torch.Generator | None
 ) -> Tensor:
     """A mask of uint8: each element is 1 with probability ``keep``, else 0."""
-    return torch.empty(shape, dtype=torch.uint8, device=device).bernoulli_(keep, generator=generator)
+    unwritten = torch.empty(shape, dtype=torch.uint8, device=device)
+    return torch.bernoulli(unwritten, keep, generator=generator)  # not in place: ``vmap`` may want several
 
 
 def drop(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype) -> Tensor:
@@ -35,7 +36,12 @@ def drop(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype) -> Tenso
         >>> drop(torch.tensor([1.0, 2.0]), torch.tensor([0, 1], dtype=torch.uint8), 0.5, torch.float32)
         tensor([0., 4.])
     """
-    return _drop(values, mask, keep, dtype)
+    return (_plain if is_differentiated() else _drop)(values, mask, keep, dtype)
+
+
+def _plain(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype) -> Tensor:
+    wide = torch.promote_types(values.dtype, dtype)
+    return (values.to(wide) * mask.to(wide).div_(keep)).to(dtype).contiguous()
 
 
 def _forward(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype) -> Tensor:
@@ -44,8 +50,7 @@ def _forward(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype) -> T
 
         if passes.covers(values, dtype):
             return passes.drop(values, mask, keep, dtype)
-    wide = torch.promote_types(values.dtype, dtype)
-    return (values.to(wide) * mask.to(wide).div_(keep)).to(dtype).contiguous()
+    return _plain(values, mask, keep, dtype)
 
 
 def _forward_fake(values, mask, keep, dtype):

@@ -82,7 +82,7 @@ def _backward_fake(
 class _Recurrence(Function):
     @staticmethod
     def forward(ctx, gates, weight, bias, h0, c0, lengths, reverse, _, backend):
-        save = True  # whatever the caller found: under ``vmap`` no tensor says that it wants a gradient
+        save = True  # whatever the caller said: only here is it known that a gradient is wanted
         results = forward.below_autograd(gates, weight, bias, h0, c0, lengths, reverse, save, backend)
         out, _, _, activations, cells = results
         ctx.reverse, ctx.backend = reverse, backend
@@ -98,7 +98,7 @@ class _Recurrence(Function):
 
 
 def _backward_once(*arguments):
-    reason = "this backend is not possible; use backend='reference'"
+    reason = "this backend is not possible; build the layer as PRU(..., backend='reference')"
     return OnceDifferentiable.apply(backward, reason, *arguments)
 
 

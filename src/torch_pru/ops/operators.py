@@ -66,6 +66,7 @@ class Operator:
             return run(*arguments)
 
 
+DERIVATIVES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 AUTOGRAD = DispatchKey.AutogradFunctionality
 PLAIN = frozenset((Tensor, nn.Parameter, type(None), bool, int, float, str, torch.dtype))
 UNWATCHED = frozenset(
@@ -80,7 +81,7 @@ UNWATCHED = frozenset(
 
 def is_watched(arguments: Iterable[Any]) -> bool:
     """Whether a compiler, a transform, a mode, a profiler or a kind of tensor has to do with an operator."""
-    return is_transformed() or torch.autograd._profiler_enabled() or not _are_plain(arguments)
+    return is_transformed() or torch.autograd._profiler_enabled() or not are_plain(arguments)
 
 
 def is_transformed() -> bool:
@@ -97,11 +98,22 @@ def has_tangents() -> bool:
     return forward_ad._current_level >= 0
 
 
-def _are_plain(arguments: Iterable[Any]) -> bool:
+def is_differentiated() -> bool:
+    """Whether tangents or ``torch.func`` take a derivative, which a hand-written backward cannot give.
+
+    Not asked of a compiler, which cannot look at the transforms that it compiles.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    transforms = torch._C._functorch.get_interpreter_stack() if is_transformed() else None
+    return has_tangents() or any(transform.key() in DERIVATIVES for transform in transforms or ())
+
+
+def are_plain(arguments: Iterable[Any]) -> bool:
     for argument in arguments:
         kind = type(argument)
         if kind is list or kind is tuple:
-            plain = _are_plain(argument)
+            plain = are_plain(argument)
         else:
             plain = kind in PLAIN and not (kind is Tensor and argument.is_meta)
         if not plain:

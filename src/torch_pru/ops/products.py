@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_pru.ops.gates import input_gates
-from torch_pru.ops.operators import has_tangents, is_transformed
+from torch_pru.ops.operators import has_tangents, is_differentiated, is_transformed
 
 FEW_ROWS = 64
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
@@ -29,7 +29,9 @@ def gate_linear(x: Tensor, weight: Tensor, residual: bool = False) -> Tensor:
 
 
 def add_input(gates: Tensor, x: Tensor) -> Tensor:
-    """gates (…, gates, M) plus x (…, M) for each gate; in place, which keeps the dtype autocast chose."""
+    """gates (…, gates, M) plus x (…, M) for each gate, in the dtype of gates: autocast may have chosen it."""
+    if is_differentiated():  # ``torch.func.linearize`` knows nothing of tensors that are written again
+        return (gates + x.unsqueeze(-2)).to(gates.dtype)
     gates += x.unsqueeze(-2)
     return gates
 

@@ -1,0 +1,111 @@
+"""A unit of linear transforms as the one LSTM that it is, run by PyTorch's own on a CPU.
+
+As an LSTM, levels are folded into one matrix and groups are filled up with zeros: more to multiply, but all
+steps are one call, where the loop pays for a dozen calls a step. That is quicker for few units, and where
+there is one group, so that nothing is multiplied by zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from torch_pru.errors import PRUError
+from torch_pru.ops.operators import are_plain, has_tangents, is_transformed
+from torch_pru.ops.products import product_dtype
+
+FEW_UNITS = 128
+# What is done before the first step must pay: folding, and for many units oneDNN's own order of the weights.
+FEWEST_STEPS, FEWEST_STEPS_OF_MANY_UNITS = 8, 32
+
+
+class Weights(NamedTuple):
+    """As ``nn.LSTM`` has them: W_ih (4·M, N), W_hh (4·M, M), and b_ih and b_hh (4·M,) or none of both."""
+
+    input: Tensor
+    context: Tensor
+    biases: tuple[Tensor, ...]
+
+
+def is_quicker(x: Tensor, hidden_size: int, groups: int, parameters: Iterable[Tensor]) -> bool:
+    """Whether a unit of linear transforms is better run as an LSTM over x (T, B, N) than in a loop."""
+    if is_transformed() or has_tangents() or not x.is_cpu or product_dtype(x) != torch.float32:
+        return False
+    steps, batch, _ = x.shape
+    enough = steps >= (FEWEST_STEPS if hidden_size <= FEW_UNITS else FEWEST_STEPS_OF_MANY_UNITS)
+    most_units = FEW_UNITS if torch.is_grad_enabled() else 2 * FEW_UNITS  # of several groups
+    enough = enough and (groups == 1 or hidden_size <= most_units)
+    onednn = torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
+    return enough and batch > 0 and onednn and are_plain((x, *parameters))
+
+
+def run(
+    x: Tensor, h0: Tensor | None, c0: Tensor | None, weights: Weights, lengths: Tensor | None, reverse: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x is (T, B, N); the rest, and what is returned, as of :func:`torch_pru.ops.recurrence`.
+
+    Where there are ``lengths``, the longest sequence comes first.
+    """
+    width = weights.context.shape[1]
+    h, c = (x.new_zeros(x.shape[1], width) if state is None else state for state in (h0, c0))
+    if reverse:
+        x = _turned(x, lengths)
+    tensors: tuple[Tensor, ...] = (x, h, c, weights.input, weights.context, *weights.biases)
+    if torch.is_grad_enabled():
+        tensors = _Once.apply(*tensors)
+    x, h, c, *parameters = tensors
+    states = h.unsqueeze(0), c.unsqueeze(0)
+    options = (
+        bool(weights.biases),
+        1,
+        0.0,
+        torch.is_grad_enabled(),
+        False,
+    )  # one layer, no dropout, one direction
+    if lengths is None:
+        y, h, c = torch._VF.lstm(x, states, parameters, *options, False)
+    else:
+        packed = pack_padded_sequence(x, lengths)
+        data, h, c = torch._VF.lstm(packed.data, packed.batch_sizes, states, parameters, *options)
+        y, _ = pad_packed_sequence(PackedSequence(data, packed.batch_sizes))
+    return _turned(y, lengths) if reverse else y, h[0], c[0]
+
+
+def _turned(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """x (T, B, features) with the valid steps of each column from last to first."""
+    if lengths is None:
+        return x.flip(0)
+    steps = torch.arange(x.shape[0]).unsqueeze(1)
+    places = torch.where(steps < lengths, lengths - 1 - steps, steps)  # (T, B)
+    return x.gather(0, places.unsqueeze(-1).expand_as(x))
+
+
+class _Once(Function):
+    """The same tensors; their gradients have none of their own."""
+
+    @staticmethod
+    def forward(ctx, *tensors):
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return _Never.apply(*grads)
+
+
+class _Never(Function):
+    """The same tensors, without a backward: oneDNN has none, and would not say what to do."""
+
+    @staticmethod
+    def forward(ctx, *tensors):
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        raise PRUError(
+            "double backward is not possible here; build the layer as PRU(..., backend='reference')"
+        )
