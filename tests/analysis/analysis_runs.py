@@ -64,7 +64,7 @@ def write_run(
     run = RunFolder.create(folder, config, loaded)
     lines = [
         {"kind": "epoch", "epoch": epoch, "train_loss": 5 - epoch / 10, "valid_loss": 4.5 + 1 / epoch}
-        | {"best_valid_loss": 4.5 + 1 / epoch}
+        | {"best_valid_loss": 4.5 + 1 / epoch, "decision": "continue", "clock": {"seconds": 60.0 * epoch}}
         for epoch in range(1, epochs + 1)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -86,7 +86,8 @@ def test_what_sets_a_run_apart(
     config = build_config("mine", {"embedding": 8, "hidden": [12, 8], "groups": 2, **settings})
     run = RunFolder.create(tmp_path / "run", config, load_corpus(str(corpus)), stage)
     # The best is below every epoch's: finetuning may begin with it.
-    line = {"kind": "epoch", "valid_loss": 5.0, "best_valid_loss": 4.5}
+    line = {"kind": "epoch", "epoch": 1, "train_loss": 5.5, "valid_loss": 5.0, "best_valid_loss": 4.5}
+    line |= {"decision": "stop", "clock": {"seconds": 60.0}}
     (run.path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     point = sweep_point(run)
     assert (point.regime, point.variant, point.groups) == (regime, variant, 2)

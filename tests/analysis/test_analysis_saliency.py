@@ -164,6 +164,26 @@ def test_other_corpora_show_sentences_of_their_own() -> None:
     assert len(PAPER) == 5
 
 
+@pytest.mark.parametrize(
+    ("words", "predicted"),
+    [
+        ("w1 w2 w3 w4 w5 w6 w7 w8", 7),
+        ("w1 w2 w3 w4 w5 w6 ##w7 <unk>", 6),
+        ("w1 w2 w3 word w5 w6 w7 .", 3),
+    ],
+)
+def test_words_need_not_be_of_letters(words: str, predicted: int) -> None:
+    sentence = words.split()
+    assert default_sentences(Vocabulary(sentence), [sentence]) == [Sentence(tuple(sentence), predicted)]
+
+
+@pytest.mark.parametrize("text", ["the end .", "<unk> " * 9])
+def test_a_text_without_a_sentence_to_show(text: str) -> None:
+    words = text.split()
+    with pytest.raises(PRUError, match="give one: --sentence"):
+        default_sentences(Vocabulary(dict.fromkeys(words)), [words])
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_coverage_is_the_gradient_of_the_loss_of_the_first_guesses(kind: str) -> None:
     model, ids = model_of(kind, 9, dtype=torch.float64), torch.arange(7)

@@ -141,6 +141,36 @@ def test_a_short_validation_text_has_fewer_columns(tmp_path: Path) -> None:
     assert section.sentence.startswith("Over 1 contexts")  # 19 columns of two tokens
 
 
+def test_an_analysis_that_does_not_suit_is_left_out(
+    tmp_path: Path, tagger: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch_pru.analysis.figures.style.render", lambda *_: b"")  # a second each
+    text = write_corpus(tmp_path / "text")
+    (text / "valid.txt").write_text("it finds\n")  # no sentence to show, no two words of a kind
+    run = write_run(tmp_path / "run", "pru", text)
+    status, shown, errors = pru("analyze", run, "--out", tmp_path / "out")
+    assert status == 0, errors
+    reasons = ("tags has no category with two words", "the validation text has no sentence of 8 to 25 words")
+    page = (tmp_path / "out" / "index.html").read_text()
+    for reason in reasons:
+        assert f": Left out: {reason}" in shown
+        assert f"<p>Left out: {reason}" in page
+    made = {path.stem for path in (tmp_path / "out").glob("*.json")}
+    assert made == {"confidence", "coverage", "curves", "sweep"}
+    status, _, errors = pru("analyze", run, "--out", tmp_path / "asked", "--only", "embeddings")
+    assert (status, errors.count(reasons[0])) == (2, 1)
+
+
+def test_a_text_that_has_moved_leaves_nothing_out(tmp_path: Path, tagger: None) -> None:
+    text = write_corpus(tmp_path / "text")
+    run = write_run(tmp_path / "run", "pru", text)
+    text.rename(tmp_path / "elsewhere")
+    status, _, errors = pru("analyze", run, "--out", tmp_path / "out", "--sentence", SENTENCES[0])
+    assert status == 2
+    assert f"is no longer at {text}" in errors
+    assert not (tmp_path / "out").exists()
+
+
 def test_runs_of_different_texts_share_curves_and_sweep(runs: dict[str, Path], tmp_path: Path) -> None:
     other = write_run(tmp_path / "other", "pru", write_corpus(tmp_path / "text", extra="a new word"))
     status, _, errors = pru("analyze", runs["pru"], other, "--out", tmp_path / "out")
@@ -155,7 +185,7 @@ def test_a_run_without_weights_is_named(corpus: Path, tmp_path: Path) -> None:
     (bare / "vocabulary.txt").unlink()  # as in the copies that `pru report --keep` makes
     status, _, errors = pru("analyze", bare, "--out", tmp_path / "out")
     assert status == 2
-    assert f"the run in {bare} has no best weights" in errors
+    assert f"the run in {bare} has metrics and no checkpoints" in errors
     assert "--only curves --only sweep" in errors
 
 

@@ -28,8 +28,13 @@ def change(run: Path, old: str, new: str) -> None:
     (run / "config.toml").write_text(text.replace(old, new))
 
 
-def remove_weights(run: Path) -> None:
+def lose_weights(run: Path) -> None:
     shutil.rmtree(run / "checkpoints")
+
+
+def as_interrupted_at_once(run: Path) -> None:
+    lose_weights(run)
+    (run / "metrics.jsonl").unlink()
 
 
 def damage_weights(run: Path) -> None:
@@ -57,6 +62,12 @@ def lose_text(run: Path) -> None:
     (run / "config.toml").write_text("\n".join(lines))
 
 
+def move_text(run: Path) -> None:
+    text = (run / "config.toml").read_text()
+    lines = ['corpus = "/old/text"' if line.startswith("corpus") else line for line in text.splitlines()]
+    (run / "config.toml").write_text("\n".join(lines))
+
+
 def lose_run(run: Path) -> None:
     shutil.rmtree(run)
 
@@ -74,9 +85,11 @@ def impossible_batch(run: Path) -> None:
     ("fault", "expected"),
     [
         (lose_run, "there is no run in"),
-        (remove_weights, "is not finished"),
+        (as_interrupted_at_once, "is not finished"),
+        (lose_weights, "has metrics and no checkpoints"),
         (damage_weights, "every checkpoint in"),
         (lose_text, "corpus 'nowhere' is neither"),
+        (move_text, "is no longer at /old/text; put it back, or change corpus in "),
         (other_text, "has changed since the run"),
         (impossible_batch, "batch=9000"),
         (finetuned_already, "there is a run in"),
@@ -104,14 +117,16 @@ def test_a_setting_that_does_not_fit_the_last_run(pair: tuple[Path, Path]) -> No
     ("fault", "expected"),
     [
         (lose_run, "there is no run in"),
+        (lose_weights, "has metrics and no checkpoints"),
         (damage_weights, "every checkpoint in"),
         (lose_text, "corpus 'nowhere' is neither"),
+        (move_text, "is no longer at /old/text; put it back, or change corpus in "),
         (other_text, "has changed since the run"),
         (impossible_batch, "batch=9000"),
     ],
 )
 def test_before_resuming(fault: Callable[[Path], None], expected: str, pair: tuple[Path, Path]) -> None:
-    remove_weights(pair[0])  # as one that was interrupted at once
+    as_interrupted_at_once(pair[0])
     fault(pair[1])
     before = files_in(pair[0].parent)
     errors = refusal("resume", *pair)
@@ -120,8 +135,15 @@ def test_before_resuming(fault: Callable[[Path], None], expected: str, pair: tup
     assert files_in(pair[0].parent) == before
 
 
+@pytest.mark.parametrize("command", ["resume", "finetune", "evaluate"])
+def test_a_text_that_has_moved(command: str, pair: tuple[Path, Path]) -> None:
+    move_text(pair[0])
+    errors = refusal(command, pair[0])
+    assert f"put it back, or change corpus in {pair[0] / 'config.toml'} to where it is" in errors
+
+
 def test_a_run_that_another_process_is_at_work_on(pair: tuple[Path, Path]) -> None:
-    remove_weights(pair[0])
+    as_interrupted_at_once(pair[0])
     with locked(pair[1]):
         assert "another process is at work" in refusal("resume", *pair)
     assert not (pair[0] / "checkpoints").exists()

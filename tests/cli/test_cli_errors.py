@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ from command import invoke as pru
 from typer.testing import CliRunner
 
 import torch_pru
+from torch_pru.__main__ import main
 from torch_pru.cli import app
 from torch_pru.cli.app import Commands, status_of
 from torch_pru.errors import PRUError
@@ -35,6 +37,9 @@ COMMANDS = [
     "report",
     "analyze",
 ]
+
+
+RESULT = str(Path(__file__).parents[2] / "results" / "ptb-pru-g4-1")
 
 
 def help_of(*command: str, width: int) -> str:
@@ -125,7 +130,26 @@ def test_debug_shows_where_it_came_from() -> None:
 def test_other_errors() -> None:
     assert status_of(OSError(28, "No space left on device")) == 1
     assert status_of(torch.OutOfMemoryError("CUDA out of memory")) == 1
+    assert status_of(MemoryError()) == 1
     assert status_of(RuntimeError("a fault of ours")) is None  # keeps its traceback
+
+
+@pytest.mark.parametrize("size", [2**45, 2**62])  # bytes that no machine has, and that no number counts
+def test_a_cpu_without_the_memory_is_one_line(size: int) -> None:
+    with pytest.raises(RuntimeError) as error:
+        torch.empty(size, dtype=torch.float64, device="cpu")
+    assert status_of(error.value) == 1
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_no_figure_of_a_recipe_is_cut(width: int) -> None:
+    _, shown, _ = pru("recipes", COLUMNS=str(width))
+    lines = {line.split(None, 1)[0]: line for line in shown.splitlines()}
+    assert lines["recipe"].split()[-2:] == ["valid", "test"]
+    assert lines["ptb-pru-g4"].split()[-2:] == ["64.76", "62.42"]
+    assert lines["wt2-ablation-lt-lt"].split()[-1] == "89.30"
+    assert ("200-500" in lines["ptb-pru-g4"]) == (width == 80)
+    assert max(map(len, shown.splitlines())) <= width
 
 
 def test_recipes_names_are_never_cut() -> None:
@@ -170,6 +194,35 @@ def test_python_m_torch_pru_is_the_same() -> None:
     )
     assert done.returncode == 2
     assert done.stderr == "pru: error: there is no run in nowhere: run.json is missing\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("command", [["recipes"], ["report", RESULT]], ids=["recipes", "report"])
+def test_a_terminal_of_few_letters(
+    command: list[str], encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = {name: io.TextIOWrapper(io.BytesIO(), encoding=encoding) for name in ("stdout", "stderr")}
+    for name, stream in streams.items():
+        monkeypatch.setattr(sys, name, stream)
+    monkeypatch.setattr(sys, "argv", ["pru", *command])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    streams["stdout"].seek(0)
+    assert len(streams["stdout"].buffer.read().splitlines()) > 50
+
+
+def test_an_interrupt_during_the_imports_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupt:
+        def find_spec(self, *module: object) -> None:
+            raise KeyboardInterrupt
+
+    for name in [name for name in sys.modules if name.startswith("torch_pru.cli")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Interrupt(), *sys.meta_path])
+    with pytest.raises((SystemExit, KeyboardInterrupt)) as ended:
+        main()
+    assert repr(ended.value) == "SystemExit(130)"
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])

@@ -146,3 +146,12 @@ def test_seeds_that_are_none(seed: str, recipe: Path, run: Path, tmp_path: Path)
 def test_a_temperature_near_zero_takes_the_likeliest(run: Path) -> None:
     likeliest = pru("generate", run, "--temperature", 0, "--words", 8)
     assert pru("generate", run, "--temperature", "1e-320", "--words", 8) == likeliest
+
+
+def test_weights_of_another_model_are_told_of_in_short(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    text = (copy / "config.toml").read_text()
+    (copy / "config.toml").write_text(text.replace("hidden = [8]", f"hidden = {[8] * 40}"))
+    errors = refusal("generate", copy)
+    assert "do not fit its config.toml: Missing key(s) in state_dict: " in errors
+    assert len(errors) < 500

@@ -13,6 +13,7 @@ import pytest
 from command import invoke, pru
 
 from torch_pru import PRUError
+from torch_pru.cli.evaluate import show
 from torch_pru.lm.checkpoint import save_checkpoint
 from torch_pru.lm.evaluation import Evaluation, evaluation
 from torch_pru.lm.evaluation.static import Score
@@ -110,3 +111,24 @@ def test_float64_counts_as_float32_does(copy: Path) -> None:
     assert scores.note("static", "valid", wide)
     assert not scores.note("static", "valid", narrow)
     assert scores.results["static"]["valid"] == wide
+
+
+def test_what_no_report_would_read_is_not_kept(copy: Path) -> None:
+    work = Evaluation(RunFolder.open(copy), "cpu")
+    entry = evaluation.entry(Score(4.0, 10, 1.0), "cpu")
+    with pytest.raises(PRUError, match=r"split='tset' is not known.*did you mean 'test'"):
+        work.keep("tset", {"static": entry})
+    with pytest.raises(PRUError, match="method='statick' is not known"):
+        work.keep("test", {"statick": entry})
+    with pytest.raises(PRUError, match="tokens=-5"):
+        work.tune("dynamic", -5)
+    assert "statistics" not in vars(work)  # refused before they are gathered
+    assert not (copy / "scores.json").exists()
+
+
+def test_a_perplexity_beyond_all_bounds_leaves_room(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = Score(nll=668.0, tokens=10, seconds=1.0)
+    show("valid", {"static": evaluation.entry(lost, "cpu")}, set(), None, as_json=False)
+    assert capsys.readouterr().out.splitlines()[1].split() == [
+        *("valid,", "static", "1.284e+290", "668.0000", "10", "1.0")
+    ]

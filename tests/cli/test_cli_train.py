@@ -109,6 +109,7 @@ def test_runs_named_by_a_dot_are_resumed(
     assert pru("train", recipe, "--seeds", 2, "--set", "epochs=1", "--out", out)[0] == 0
     for name in ("tiny-1", "tiny-2"):
         shutil.rmtree(out / name / "checkpoints")  # as one that was interrupted at once
+        (out / name / "metrics.jsonl").unlink()
     monkeypatch.chdir(out / "tiny-1")
     status, shown, errors = pru("resume", ".", "../tiny-2")
     assert status == 0, errors

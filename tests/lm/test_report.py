@@ -37,7 +37,7 @@ def write_run(
     with (folder / "metrics.jsonl").open("w") as file:
         file.write(json.dumps({"kind": "steps", "step": 50, "loss": 6.0, "clock": {"seconds": 1.0}}) + "\n")
         for epoch, loss in enumerate(losses, start=1):
-            line: dict[str, Any] = {"kind": "epoch", "epoch": epoch, "valid_loss": loss}
+            line: dict[str, Any] = {"kind": "epoch", "epoch": epoch, "train_loss": loss, "valid_loss": loss}
             line["best_valid_loss"] = min(losses[:epoch])
             line["decision"] = "stop" if finished and epoch == len(losses) else "continue"
             file.write(json.dumps(line | {"clock": {"seconds": 600.0 * epoch}}) + "\n")
@@ -170,7 +170,7 @@ def test_the_command_of_an_adapted_row_has_the_options_on_record(tmp_path: Path)
     run = write_run(tmp_path / "a", load_recipe("ptb-pru-g4"), results={"dynamic": {"test": 55.3}})
     scores = load_scores(run)
     assert scores is not None
-    scores.tuning["dynamic"] = {"tokens": 12000}
+    scores.tuning["dynamic"] = {"best": {"decay": 0.002}, "tokens": 12000}
     scores.results["dynamic"]["test"]["precision"] = "bfloat16"
     save_scores(scores, run)
     row = cells(report([run]), "ptb-pru-g4", "dynamic")
@@ -231,6 +231,19 @@ def test_a_damaged_folder_is_named(tmp_path: Path, file: str) -> None:
         report([run])
 
 
+def test_a_stage_that_is_none(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", load_recipe("ptb-pru-g4"), stage="foo")
+    with pytest.raises(PRUError, match=r"run\.json has stage 'foo'; a run has one of train, finetune"):
+        report([run])
+
+
+def test_perplexities_beyond_all_bounds_are_short(tmp_path: Path) -> None:
+    lost = {"static": {"valid": 1e290, "test": 1e290}}
+    run = write_run(tmp_path / "a", load_recipe("ptb-pru-g4"), results=lost)
+    row = cells(report([run]), "`a`")
+    assert row[6:8] == ["1e+290", "1e+290"]
+
+
 def test_metrics_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", load_recipe("ptb-pru-g4"))
     with (run / "metrics.jsonl").open("a") as file:
@@ -239,6 +252,41 @@ def test_metrics_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write("ne\n")
     with pytest.raises(PRUError, match=r"metrics\.jsonl has a line that is not JSON"):
+        report([run])
+
+
+@pytest.mark.parametrize(
+    "line", ["[1]", "3", '{"kind": "epoch", "epoch": 3}', '{"kind": "epoch", "clock": [], "decision": ""}']
+)
+def test_metrics_that_training_has_not_written_are_named(line: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", load_recipe("ptb-pru-g4"))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(PRUError, match=r"metrics\.jsonl, line 5, is none that training writes: "):
+        report([run])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"weights": []}, "weights is no text"),
+        ({"parameters": {"total": "many"}}, "parameters.total is no number"),
+        ({"results": []}, "results is no object"),
+        ({"results": {"static": []}}, "results.static is no object"),
+        ({"results": {"static": {"valid": []}}}, "results.static.valid is no object"),
+        ({"results": {"static": {"valid": {}}}}, "results.static.valid.perplexity is no number"),
+        ({"results": {"cache": {"test": {"perplexity": 9.0}}}}, "results.cache.test.settings is no object"),
+        ({"tuning": {"cache": {}}}, "tuning.cache.best is no object"),
+        ({"tuning": {"cache": {"best": {"thetta": 1.0}}}}, "thetta"),
+        ({"tuning": {"cache": {"best": {"window": -1}}}}, "window=-1"),
+    ],
+)
+def test_scores_that_no_evaluation_has_written_are_named(
+    content: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "run", load_recipe("ptb-pru-g4"))
+    (run / "scores.json").write_text(json.dumps({"weights": "ab", "parameters": {}} | content))
+    with pytest.raises(PRUError, match=rf"scores\.json is not a file of scores: .*{said}"):
         report([run])
 
 

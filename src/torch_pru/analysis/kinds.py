@@ -14,7 +14,7 @@ from torch_pru.analysis.coverage import Coverage, gradient_coverage
 from torch_pru.analysis.curves import LearningCurve, learning_curve
 from torch_pru.analysis.embeddings import EmbeddingVariance, embedding_variance
 from torch_pru.analysis.runs import Comparison
-from torch_pru.analysis.saliency import Saliency, Sentence, saliency
+from torch_pru.analysis.saliency import Saliency, Sentence, default_sentences, saliency
 from torch_pru.analysis.speech import majority_tags
 from torch_pru.analysis.sweep import SweepPoint, sweep_point
 from torch_pru.lm.watch import Watch
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What an analysis may need besides the runs."""
+    """What an analysis may need besides the runs; without sentences, saliency takes the default ones."""
 
     sentences: list[Sentence]
     top1: bool
@@ -95,12 +95,13 @@ def _show_embeddings(data: Mapping[str, EmbeddingVariance]) -> Shown:
 
 
 def _compute_saliency(compared: Comparison, options: Options) -> list[dict[str, Saliency]]:
+    sentences = options.sentences or default_sentences(compared.vocabulary, compared.valid_sentences)
     return [
         {
             name: saliency(model, compared.vocabulary, sentence, top1=options.top1)
             for name, model in compared.models.items()
         }
-        for sentence in options.sentences
+        for sentence in sentences
     ]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from torch_pru.analysis.saliency import Sentence, default_sentences, encode_sentence, parse_sentence
+from torch_pru.analysis.saliency import Sentence, encode_sentence, parse_sentence
 from torch_pru.analysis.speech import sentences_of
 from torch_pru.errors import PRUError
 from torch_pru.lm.data.corpus import Corpus, word_splitter
@@ -103,13 +103,11 @@ class Comparison:
         """The sentences of the validation text."""
         return sentences_of(self.corpus.valid, self.vocabulary)
 
-    def sentences(self, texts: Iterable[str] | None) -> list[Sentence]:
-        """Sentences as typed, cut into words as the corpus is, or the default ones; each is checked.
+    def sentences(self, texts: Iterable[str]) -> list[Sentence]:
+        """Sentences as typed, cut into words as the corpus is; each is checked.
 
         Words that the models do not know are named in a warning.
         """
-        if texts is None:
-            return default_sentences(self.vocabulary, self.valid_sentences)
         split = word_splitter(next(iter(self.runs.values())).config.data.corpus)
         parsed = [parse_sentence(text, split) for text in texts]
         for sentence in parsed:

@@ -178,7 +178,8 @@ def saliency(
 def default_sentences(vocabulary: Vocabulary, text: list[list[str]], count: int = 5) -> list[Sentence]:
     """The paper's sentences where the model knows all their words, else the first fitting ones of a text.
 
-    Those have 8 to 25 words and end, punctuation aside, in the word to predict.
+    Those have 8 to 25 words and end, punctuation aside, in the word to predict; without a word of letters, in
+    any but ``<unk>``.
 
     Args:
         vocabulary: of the model.
@@ -195,7 +196,8 @@ def default_sentences(vocabulary: Vocabulary, text: list[list[str]], count: int 
         return paper
     chosen = []
     for words in text:
-        last = max((at for at, word in enumerate(words) if word.isalpha()), default=0)
+        known = [at for at, word in enumerate(words) if word != UNKNOWN]
+        last = max([at for at in known if words[at].isalpha()] or known, default=0)
         if last and 8 <= len(words) <= 25:
             chosen.append(Sentence(tuple(words), last))
         if len(chosen) == count:

@@ -32,6 +32,9 @@ def analyze(
 ) -> list[Section]:
     """Write figures (SVG, PNG), their numbers (JSON) and ``index.html`` about runs, side by side.
 
+    Where all analyses are made, one that does not suit the runs or their text is left out: its section says
+    why in place of pictures.
+
     Args:
         folders: run folders. ``curves`` and ``sweep`` do without weights, the others do not.
         out: the folder to write to.
@@ -54,7 +57,13 @@ def analyze(
     options = prepare(compared, chosen, sentences, top1, watch)
     folder, sections = Path(out), []
     for name in chosen:
-        data = ANALYSES[name].compute(compared, options)
+        try:
+            data = ANALYSES[name].compute(compared, options)
+        except PRUError as error:
+            if only is not None:
+                raise
+            sections.append(Section(name, ANALYSES[name].title, f"Left out: {error}", []))
+            continue
         write_json(folder / f"{name}.json", data)
         sections.append(write_section(folder, name, data))
     title = f"Analysis of {', '.join(compared.runs)}"
@@ -88,11 +97,14 @@ def prepare(
     import torch_pru.analysis.figures.style  # noqa: F401 (says so where Matplotlib is missing)
 
     given: list[Sentence] = []
-    if any(ANALYSES[name].weights for name in chosen):
+    weighed = [name for name in chosen if ANALYSES[name].weights]
+    if weighed:
         _ = compared.models, compared.vocabulary
+    if weighed and (sentences is None or weighed != ["saliency"]):
+        _ = compared.corpus
     if "embeddings" in chosen:
         load_tagger()
-    if "saliency" in chosen:
+    if sentences is not None:
         given = compared.sentences(sentences)
     return Options(given, top1, watch)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import torch
@@ -28,12 +30,16 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
         except BrokenPipeError:
             raise  # `pru generate ... | head`: typer ends quietly
-        except (PRUError, OSError, RuntimeError) as error:
+        except (PRUError, OSError, MemoryError, RuntimeError) as error:
             status = status_of(error)
             if status is None or ctx.params.get("debug"):
                 raise
-            complain(str(error))
+            complain(str(error) or "out of memory")  # Python's own MemoryError says nothing
             raise typer.Exit(status) from None
+
+
+NO_MEMORY = ("DefaultCPUAllocator: ", "Storage size calculation overflowed")
+"""What PyTorch says, in a plain RuntimeError, where a tensor is too large for the memory of a CPU."""
 
 
 def status_of(error: Exception) -> int | None:
@@ -45,7 +51,9 @@ def status_of(error: Exception) -> int | None:
     """
     if isinstance(error, PRUError):
         return 2
-    return 1 if isinstance(error, OSError | torch.OutOfMemoryError) else None
+    if isinstance(error, OSError | MemoryError | torch.OutOfMemoryError):
+        return 1
+    return 1 if any(words in str(error) for words in NO_MEMORY) else None
 
 
 app = typer.Typer(
@@ -102,4 +110,7 @@ def main() -> None:
     Example:
         >>> main()                                                          # doctest: +SKIP
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a dash or a word of a text may be none of the terminal's
+            stream.reconfigure(errors="backslashreplace")
     app(prog_name="pru")

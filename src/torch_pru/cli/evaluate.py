@@ -123,12 +123,19 @@ def show(
     as_json: bool,
 ) -> None:
     """Print the scores of a text, by method; of a file also its unknown words and all its words."""
+    from torch_pru.lm.evaluation.static import in_digits
+
     console = output()
     if as_json:
         counts = {} if unknown is None else dict(zip(("unknown_words", "words"), unknown, strict=True))
         console.print_json(json.dumps({"text": text, **counts, **found}))
         return
-    formats = {"perplexity": ".2f", "nll": ".4f", "tokens": ",", "seconds": ".1f"}
+    formats = {
+        "perplexity": in_digits,
+        "nll": "{:.4f}".format,
+        "tokens": "{:,}".format,
+        "seconds": "{:.1f}".format,
+    }
     if console.width < 60:
         del formats["nll"], formats["seconds"]
     table = Table(box=None, pad_edge=False)
@@ -136,7 +143,7 @@ def show(
     for name in formats:
         table.add_column("nats" if name == "nll" else name, justify="right", no_wrap=True)
     for method, entry in found.items():
-        table.add_row(f"{text}, {method}", *(format(entry[name], form) for name, form in formats.items()))
+        table.add_row(f"{text}, {method}", *(form(entry[name]) for name, form in formats.items()))
     console.print(table)
     for method, entry in found.items():
         if "settings" in entry:

@@ -29,6 +29,7 @@ def show_quickstart(run: RunFolder) -> None:
     """Perplexities beside those of a count-based model, three sentences, and what to try next."""
     from torch_pru.lm.data import kneser_ney_bigram_perplexity
     from torch_pru.lm.evaluation import Evaluation, generate
+    from torch_pru.lm.evaluation.static import in_digits
     from torch_pru.lm.run import pru_command
 
     console = output()
@@ -44,7 +45,7 @@ def show_quickstart(run: RunFolder) -> None:
             keep(work, split, {"static": entry})
             ours = entry["perplexity"]
         bigram = kneser_ney_bigram_perplexity(work.corpus.train, ids, len(work.corpus.vocabulary))
-        table.add_row(split, f"{ours:.2f}", f"{bigram:.2f}", f"{1 - ours / bigram:.0%}")
+        table.add_row(split, in_digits(ours), in_digits(bigram), f"{1 - ours / bigram:.0%}")
     console.print(table)
     words = generate(work.model, run.vocabulary, temperature=0.8, seed=run.config.training.seed)
     for sentence in islice(sentences(words), 3):

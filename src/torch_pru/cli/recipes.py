@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from torch_pru.cli.console import output
 from torch_pru.cli.settings import SET_HELP, parse_settings
@@ -34,13 +35,14 @@ def recipes(
     table = Table(box=None, pad_edge=False)
     table.add_column("recipe", no_wrap=True, min_width=max(map(len, names)))
     wide = console.width >= 80
-    if wide:  # of all columns this one may be cut short
-        table.add_column("model", no_wrap=True, overflow="ellipsis")
+    if wide:  # of all columns this one may be cut short, so it alone is no no_wrap column, only its cells
+        table.add_column("model")
     for heading in ("epochs", "valid", "test") if wide else ("valid", "test"):
-        table.add_column(heading, justify="right", no_wrap=True, min_width=len("100.00"))
+        table.add_column(heading, justify="right", no_wrap=True)
     for name in names:
         config = load_recipe(name)
-        details = [describe(config), range_of_epochs(config)] if wide else []
+        model = Text(describe(config), no_wrap=True, overflow="ellipsis")
+        details = (model, range_of_epochs(config)) if wide else ()
         table.add_row(name, *details, *paper_scores(name))
     console.print(table)
     console.print("valid, test: the paper's perplexities", style="dim")

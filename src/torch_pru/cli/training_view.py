@@ -146,10 +146,12 @@ def short(value: float) -> str:
     """A perplexity with as many digits as say something.
 
     Example:
-        >>> short(61.234), short(1234.5)
-        ('61.23', '1,234')
+        >>> short(61.234), short(1234.5), short(1e290)
+        ('61.23', '1,234', '1e+290')
     """
-    return f"{value:.2f}" if value < 1000 else f"{value:,.0f}"
+    from torch_pru.lm.evaluation.static import in_digits
+
+    return f"{value:,.0f}" if 1000 <= value < 1e6 else in_digits(value)
 
 
 def duration(seconds: float) -> str:

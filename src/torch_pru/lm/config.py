@@ -48,6 +48,7 @@ class DataConfig:
         check_types(self)
         if not self.corpus:
             raise PRUError("corpus='' names no text; use ptb, wikitext-2, king-james or a folder")
+        check_encodable("corpus", self.corpus)
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,9 @@ class Config:
     finetuning: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
+        check_encodable("name", self.name)
+        if self.name in ("", ".", "..") or set(self.name) & set("/\\\0"):
+            raise PRUError(f"name={self.name!r} must be usable as the name of a folder, without / or \\")
         self._check_latent_dropout()
         if self.finetuning:
             try:
@@ -333,6 +337,16 @@ def check_types(section: object) -> None:
         elif not any(type(value) is (typing.get_origin(kind) or kind) for kind in kinds):
             wanted = " or ".join(_KINDS[typing.get_origin(kind) or kind] for kind in kinds)
             raise PRUError(f"{name}={value!r} must be {wanted}")
+
+
+def check_encodable(name: str, value: str) -> None:
+    """Refuse a text that cannot be written to config.toml: a path in another encoding."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise PRUError(
+            f"{name}={value!r} is not UTF-8, as config.toml is; rename the file or folder"
+        ) from None
 
 
 _KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", tuple: "a list"}

@@ -135,7 +135,7 @@ def read_settings(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin with a mark
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PRUError(f"{path} is not a TOML file: {error}") from error
     except OSError as error:

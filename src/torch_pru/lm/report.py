@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_pru.errors import PRUError
+from torch_pru.lm.evaluation.static import in_digits
 from torch_pru.lm.evaluation.tune import TOKENS
 from torch_pru.lm.paper import (
     ABLATIONS,
@@ -345,18 +346,18 @@ def mean(values: list[float]) -> str:
     """
     if not values:
         return ""
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 and len(set(values)) > 1 else ""
-    return f"{statistics.mean(values):.2f}{spread}"
+    spread = f" ± {in_digits(statistics.stdev(values))}" if len(values) > 1 and len(set(values)) > 1 else ""
+    return f"{in_digits(statistics.mean(values))}{spread}"
 
 
 def number(value: float | None) -> str:
-    """Two decimals, or a dash.
+    """A perplexity, or a dash.
 
     Example:
         >>> number(58.4), number(None)
         ('58.40', '–')
     """
-    return "–" if value is None else f"{value:.2f}"
+    return "–" if value is None else in_digits(value)
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

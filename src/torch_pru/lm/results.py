@@ -119,8 +119,8 @@ def read_result(folder: str | Path) -> Result:
         epochs=len(epochs),
         best_epoch=run.best_epoch(),
         minutes=epochs[-1]["clock"]["seconds"] / 60 if epochs else 0.0,
-        device=environment.get("device_name") or "",
-        commit=environment.get("commit") or "",
+        device=str(environment.get("device_name") or ""),
+        commit=str(environment.get("commit") or ""),
         scores=load_scores(run.path),
     )
 

@@ -14,10 +14,11 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import IO, Any
 
 import numpy
@@ -35,6 +36,9 @@ from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.recipe import config_text, load_recipe
 
 FORMAT = 1  # of the folder; raise it when a reader of the old one could not read the new one
+STAGES = ("train", "finetune")
+EPOCH = ("epoch", "train_loss", "valid_loss", "best_valid_loss")
+"""Numbers in every line that ends an epoch."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,8 @@ class RunFolder:
                 f"the run in {path} has format {found}, made by another version of torch-pru; this version "
                 f"reads format {FORMAT}: use the version named in its environment.json"
             )
+        if stage not in STAGES:
+            raise PRUError(f"{path / 'run.json'} has stage {stage!r}; a run has one of {', '.join(STAGES)}")
         return cls(path, stage, load_recipe(path / "config.toml"), text_digest)
 
     @property
@@ -100,9 +106,19 @@ class RunFolder:
 
     def corpus(self) -> Corpus:
         """The text that the run learns from."""
+        self.refuse_moved_text()
         corpus = load_corpus(self.config.data.corpus)
         self.refuse_other_text(corpus)
         return corpus
+
+    def refuse_moved_text(self) -> None:
+        """A folder of text, of which a run knows the full path, must be where it was."""
+        folder = Path(self.config.data.corpus)
+        if folder.is_absolute() and not folder.is_dir():
+            raise PRUError(
+                f"the text of the run in {self.path} is no longer at {folder}; put it back, or change corpus "
+                f"in {self.path / 'config.toml'} to where it is"
+            )
 
     def refuse_other_text(self, corpus: Corpus) -> None:
         """The text must still be the one that the run began with."""
@@ -122,8 +138,16 @@ class RunFolder:
         return self.path / "checkpoints"
 
     def checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole, or None before the first."""
-        return load_newest(self.checkpoints)
+        """The newest checkpoint that is whole, or None before the first; one that is gone is missed."""
+        metrics = self.path / "metrics.jsonl"
+        begun = metrics.exists() and metrics.stat().st_size > 0
+        newest = load_newest(self.checkpoints)
+        if newest is None and begun:  # a run saves before its first line
+            raise PRUError(
+                f"the run in {self.path} has metrics and no checkpoints: it is a copy without them, or they "
+                f"were removed; use the run that it was copied from, or put {self.checkpoints} back"
+            )
+        return newest
 
     def model(self, which: str = "best", device: torch.device | str = "cpu") -> LanguageModel:
         """The model with the weights of the lowest validation loss, in ``eval()``, ready for use.
@@ -137,9 +161,8 @@ class RunFolder:
         weights = {} if checkpoint is None else checkpoint.best if which == "best" else checkpoint.weights
         if not weights:
             raise PRUError(
-                f"the run in {self.path} has no {which} weights: it is a copy without them, or has not come "
-                f"to a checkpoint with them; if it was interrupted, go on with it: "
-                f"{pru_command('resume', self.path)}"
+                f"the run in {self.path} has no {which} weights: it has not come to a checkpoint with them; "
+                f"if it was interrupted, go on with it: {pru_command('resume', self.path)}"
             )
         size = weights["embedding.weight"].shape[0]
         if (words := len(self.vocabulary)) != size:
@@ -152,7 +175,8 @@ class RunFolder:
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
-            raise PRUError(f"the weights in {self.path} do not fit its config.toml: {error}") from error
+            first = shorten(str(error).partition("\n")[2].partition("\n")[0], 200)  # of very many
+            raise PRUError(f"the weights in {self.path} do not fit its config.toml: {first}") from error
         return model.to(device).eval()
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -162,9 +186,16 @@ class RunFolder:
         except FileNotFoundError:
             return []
         try:
-            return [json.loads(line) for line in lines if line.endswith(b"\n")]
+            found = [json.loads(line) for line in lines if line.endswith(b"\n")]
         except ValueError as error:
             raise PRUError(f"{self.path / 'metrics.jsonl'} has a line that is not JSON: {error}") from error
+        for number, line in enumerate(found, start=1):
+            if not isinstance(line, dict) or (line.get("kind") == "epoch" and not is_epoch(line)):
+                raise PRUError(
+                    f"{self.path / 'metrics.jsonl'}, line {number}, is none that training writes: "
+                    f"{shorten(json.dumps(line), 100)}"
+                )
+        return found
 
     def epochs(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl`` that end an epoch."""
@@ -185,6 +216,19 @@ class RunFolder:
         """Note where the run works: versions, commit, device, seed."""
         content = environment(device, processes) | {"seed": self.config.training.seed}
         write_text(self.path / "environment.json", json.dumps(content, indent=1) + "\n")
+
+
+def is_epoch(line: Mapping[str, Any]) -> bool:
+    """Whether a line of ``metrics.jsonl`` has what its readers take for granted.
+
+    Example:
+        >>> is_epoch({"kind": "epoch", "epoch": 3})
+        False
+    """
+    clock = line.get("clock")
+    seconds = clock.get("seconds") if isinstance(clock, dict) else None
+    numbers = [seconds, *(line.get(name) for name in EPOCH)]
+    return "decision" in line and all(isinstance(value, int | float) for value in numbers)
 
 
 def refuse_existing_run(path: Path) -> None:

@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from torch_pru import PRUError
 from torch_pru.lm.evaluation import (
     CacheSettings,
     DynamicSettings,
+    GradientStatistics,
     Try,
     gradient_statistics,
     score_cache,
@@ -79,3 +81,11 @@ def test_the_published_grids() -> None:
 def test_a_diverged_try_does_not_win() -> None:
     good = DynamicSettings(decay=0.0)
     assert tune_module._best([Try(DynamicSettings(), math.nan), Try(good, 9.0)]) == good
+
+
+@pytest.mark.parametrize("tokens", [-5, 0, 2.5])
+def test_a_number_of_tokens_that_is_none(pru: LanguageModel, valid: Tensor, tokens: int) -> None:
+    with pytest.raises(PRUError, match="tokens="):
+        tune_cache(pru, valid, tokens=tokens)
+    with pytest.raises(PRUError, match="tokens="):
+        tune_dynamic(pru, valid, GradientStatistics([], 1), tokens=tokens)

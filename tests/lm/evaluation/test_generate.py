@@ -115,10 +115,14 @@ def test_the_distribution_that_words_are_drawn_from(options: dict[str, float], e
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"temperature": -1}, {"temperature": math.nan}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}]
+    "wrong",
+    [
+        *({"temperature": -1}, {"temperature": math.nan}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}),
+        *({"prompt": "god said"}, {"seed": 2**64}, {"seed": -1}, {"seed": 1.5}),
+    ],
 )
 def test_mistakes_are_refused_at_once(
-    pru: LanguageModel, vocabulary: Vocabulary, wrong: dict[str, float]
+    pru: LanguageModel, vocabulary: Vocabulary, wrong: dict[str, object]
 ) -> None:
     with pytest.raises(PRUError, match=next(iter(wrong))):
         generate(pru, vocabulary, **wrong)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -62,12 +63,19 @@ def test_settings_survive_a_round_trip() -> None:
         ),
         ({"latent_dropout": 0.2}, "latent_dropout=0.2 belongs to a mixture of softmaxes"),
         ({"corpus": ""}, "corpus='' names no text"),
+        ({"corpus": os.fsdecode(b"caf\xe9")}, "corpus='caf\\udce9' is not UTF-8"),
     ],
 )
 def test_bad_values_are_refused_with_what_would_be_right(settings: dict[str, object], said: str) -> None:
     with pytest.raises(PRUError) as error:
         build_config("mine", settings)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["../escape", "/tmp/escape", "a\\b", "..", ".", "", os.fsdecode(b"caf\xe9")])
+def test_a_name_is_that_of_a_folder(name: str) -> None:
+    with pytest.raises(PRUError, match=r"^name="):
+        build_config(name, {})
 
 
 def test_finetuning_changes_what_its_section_says_and_nothing_else() -> None:

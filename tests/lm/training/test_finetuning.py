@@ -14,9 +14,11 @@ from torch_pru import PRUError
 from torch_pru.lm.checkpoint import Checkpoint
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training import finetune, train
+from torch_pru.lm.training.api import work_on
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.schedule import Schedule
 from torch_pru.lm.training.signals import StopRequest
+from torch_pru.lm.training.start import SecondStage
 from torch_pru.lm.training.trainer import Trainer
 
 
@@ -54,6 +56,18 @@ def test_finetuning_starts_averaged_from_the_best_weights(finished: RunFolder, t
     assert lines[-1]["best_valid_loss"] <= before
     with pytest.raises(PRUError, match=r"there is a run in .* already"):
         finetune(finished.path, tmp_path / "tuned")
+    with pytest.raises(PRUError, match=r"tuned is finetuned already; .* finetune the run that it came from"):
+        finetune(tuned.path)
+
+
+def test_one_that_came_first_is_left_as_it_is(finished: RunFolder, tmp_path: Path) -> None:
+    path = tmp_path / "tuned"
+    late = SecondStage(finished.path, path)
+    finetune(finished.path, path, {"epochs": "1"})
+    before = sorted(path.rglob("*"))
+    with pytest.raises(PRUError, match=r"there is a run in .* already"):
+        work_on(late, None)
+    assert sorted(path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("valid_batch", [1, 5])

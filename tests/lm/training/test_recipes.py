@@ -215,3 +215,8 @@ def test_an_unknown_recipe_names_the_nearest() -> None:
         load_recipe("ptb-awd-pru4")
     with pytest.raises(PRUError, match="no recipe file"):
         load_recipe("nowhere.toml")
+
+
+def test_a_recipe_may_begin_with_a_mark_of_its_encoding(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("[training]\nepochs = 3\n", encoding="utf-8-sig")
+    assert load_recipe(tmp_path / "mine.toml").training.epochs == 3

@@ -21,7 +21,7 @@ from small import SMALL, small_config, small_corpus
 from torch_pru import PRUError
 from torch_pru.lm.checkpoint import Checkpoint, load_newest, read_verified, save_checkpoint
 from torch_pru.lm.run import RunFolder
-from torch_pru.lm.training import Progress, resume, train, trainer
+from torch_pru.lm.training import Progress, finetune, resume, train, trainer
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.journal import Journal
 from torch_pru.lm.training.snapshot import restore, snapshot
@@ -131,7 +131,9 @@ def test_kill_9_inside_the_calls_that_write(
     assert len(list((path / "checkpoints").iterdir())) == 2  # nothing half written is left behind
 
 
-@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_signals_save_and_leave_with_their_status(
     number: int, expected: int, workshop: Workshop, settings: dict[str, Any], whole: Path, tmp_path: Path
 ) -> None:
@@ -204,7 +206,8 @@ def test_a_checkpoint_is_due_when_its_minutes_are_over(
 
     settings = {"unit": "lstm", "epochs": 1, "log_steps": 2, "checkpoint_minutes": 1.0}
     train(small_config(corpus=str(text_folder), **settings), tmp_path, progress=look)
-    assert saved[:5] == [0, 0, 6, 6, 10]  # reports at 0, 40, 80, 120 and 160 seconds
+    # Reports at 0, 40, 80, 120 and 160 seconds, after steps 2, 4, 6, 8 and 10; but every step asks.
+    assert saved[:5] == [0, 0, 5, 5, 9]
 
 
 # ------------------------------------------------------------------------------------ damaged checkpoints
@@ -278,6 +281,17 @@ def test_scores_of_earlier_weights_are_forgotten(
         assert workshop.run("resume", run=str(tmp_path / name)) == 0, workshop.said.read_text()
     assert not (tmp_path / "interrupted" / "scores.json").exists()
     assert (tmp_path / "whole" / "scores.json").exists()  # it was finished: its weights stay
+
+
+def test_a_run_whose_checkpoints_are_gone_is_left_as_it_is(whole: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(whole, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+    (path / "scores.json").write_text("{}")
+    for use in (lambda: resume(path), lambda: finetune(path), RunFolder.open(path).model):
+        with pytest.raises(PRUError, match="has metrics and no checkpoints: it is a copy") as caught:
+            use()
+        assert "pru resume" not in str(caught.value)
+    assert (path / "scores.json").exists()
+    assert without_clock(path) == without_clock(whole)
 
 
 def test_when_all_are_damaged_the_run_is_refused(interrupted: Path, tmp_path: Path) -> None:

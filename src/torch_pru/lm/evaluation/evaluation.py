@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_pru.errors import PRUError, check_choice
+from torch_pru.errors import PRUError, check_choice, check_positive
 from torch_pru.lm.checkpoint import saved_numbers
 from torch_pru.lm.data import Corpus, encode_text, word_splitter
 from torch_pru.lm.data import count_unknown as count_unknown_words
+from torch_pru.lm.data.sources import SPLITS
 from torch_pru.lm.device import choose_device, device_name
 from torch_pru.lm.evaluation.cache import score_cache
 from torch_pru.lm.evaluation.dynamic import GradientStatistics, gradient_statistics, score_dynamic
@@ -98,6 +99,7 @@ class Evaluation:
         `score` uses them from then on; `keep` writes them.
         """
         check_choice("method", method, SETTINGS)
+        check_positive("tokens", tokens)  # before the gradients are gathered
         model, valid = self.model, self.corpus.valid
         statistics = self.statistics if method == "dynamic" else None
         with self._computing(f"tuning {method}") as advance:
@@ -137,6 +139,9 @@ class Evaluation:
         Returns:
             The methods whose score on record stays because it is in more bits.
         """
+        for method in found or ():
+            check_choice("method", method, ("static", *SETTINGS))
+            check_choice("split", split, SPLITS)
         with locked(self.run.path, PATIENCE):
             if saved_numbers(self.run.checkpoints) != self.checkpoints:
                 raise PRUError(f"the run in {self.run.path} was trained meanwhile: its weights may be others")

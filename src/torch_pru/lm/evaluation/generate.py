@@ -53,7 +53,9 @@ def generate(
         >>> " ".join(islice(words, 5))                                      # doctest: +SKIP
         'beginning god created the heaven'
     """
-    _check(temperature, top_k, top_p)
+    if isinstance(prompt, str):
+        raise PRUError(f"prompt={prompt!r} must be a list of words, as in prompt.split()")
+    _check(temperature, top_k, top_p, seed)
     start = vocabulary.encode([EOS, *prompt])
     barred = None if unknown else vocabulary.unknown
     return _words(model, vocabulary, start, barred, temperature, top_k, top_p, seed)
@@ -139,10 +141,12 @@ class _Reader:
         return log_probabilities
 
 
-def _check(temperature: float, top_k: int | None, top_p: float) -> None:
+def _check(temperature: float, top_k: int | None, top_p: float, seed: int | None) -> None:
     check_not_negative("temperature", temperature)
     if top_k is not None:
         check_positive("top_k", top_k)
     check_probability("top_p", top_p, one_allowed=True)
     if top_p == 0:
         raise PRUError("top_p=0 leaves no word to draw; use a number in (0, 1], or temperature=0")
+    if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**63):
+        raise PRUError(f"seed={seed!r} must be a whole number of at least 0 and below 2^63, or None")

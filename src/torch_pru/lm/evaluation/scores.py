@@ -105,9 +105,43 @@ def load_scores(folder: str | Path) -> Scores | None:
     if not path.exists():
         return None
     try:
-        return Scores(**json.loads(path.read_text(encoding="utf-8")))
+        scores = Scores(**json.loads(path.read_text(encoding="utf-8")))
+        check_shape(scores)
     except (OSError, ValueError, TypeError) as error:
         raise PRUError(f"{path} is not a file of scores: {error}; delete it and score again") from error
+    return scores
+
+
+def check_shape(scores: Scores) -> None:
+    """Refuse, as a TypeError or ValueError, what `save_scores` cannot have written: readers do not look."""
+    if not isinstance(scores.weights, str):
+        raise TypeError("weights is no text")
+    numbers_of("parameters", scores.parameters)
+    for method, splits in object_of("results", scores.results).items():
+        for split, found in object_of(f"results.{method}", splits).items():
+            place = f"results.{method}.{split}"
+            numbers_of(place, {"perplexity": object_of(place, found).get("perplexity")})
+            if method in SETTINGS:
+                numbers_of(f"{place}.settings", found.get("settings"))
+    for method, tuning in object_of("tuning", scores.tuning).items():
+        best = numbers_of(f"tuning.{method}.best", object_of(f"tuning.{method}", tuning).get("best"))
+        if method in SETTINGS:
+            SETTINGS[method](**best)
+
+
+def object_of(place: str, value: Any) -> dict[str, Any]:
+    """``value``, which must be a JSON object."""
+    if not isinstance(value, dict):
+        raise TypeError(f"{place} is no object")
+    return value
+
+
+def numbers_of(place: str, value: Any) -> dict[str, Any]:
+    """``value``, which must be a JSON object of numbers."""
+    for name, number in object_of(place, value).items():
+        if not isinstance(number, int | float):
+            raise TypeError(f"{place}.{name} is no number")
+    return value
 
 
 def scores_for(model: LanguageModel, folder: str | Path) -> Scores:

@@ -54,6 +54,16 @@ def perplexity(nll: float) -> float:
     return math.inf if nll >= 700 else math.exp(nll)
 
 
+def in_digits(perplexity: float) -> str:
+    """A perplexity to be read: two decimals, or four digits of one so large that they say nothing.
+
+    Example:
+        >>> in_digits(61.234), in_digits(1e290)
+        ('61.23', '1e+290')
+    """
+    return f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.4g}"
+
+
 class Scored(NamedTuple):
     """A window after its pass: n = T * B predictions, time first."""
 

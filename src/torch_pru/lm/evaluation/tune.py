@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from torch_pru.errors import check_positive
 from torch_pru.lm.evaluation.cache import QUERIES, CacheSettings, mix, point
 from torch_pru.lm.evaluation.dynamic import DynamicEvaluation, DynamicSettings, GradientStatistics
 from torch_pru.lm.evaluation.static import Progress, perplexity, scored_windows
@@ -79,6 +80,7 @@ def tune_dynamic(
         >>> tuning = tune_dynamic(model, corpus.valid, statistics)              # doctest: +SKIP
         >>> score_dynamic(model, corpus.test, statistics, tuning.best)          # doctest: +SKIP
     """
+    check_positive("tokens", tokens)
     tries: list[Try[DynamicSettings]] = []
     points = itertools.product(decays, learning_rates)
     waiting = grid = [DynamicSettings(rate, decay) for decay, rate in points]
@@ -136,6 +138,7 @@ def tune_cache(
         >>> tuning = tune_cache(model, corpus.valid)                            # doctest: +SKIP
         >>> score_cache(model, corpus.test, tuning.best)                        # doctest: +SKIP
     """
+    check_positive("tokens", tokens)
     scored = list(scored_windows(model, valid[:tokens], batch=1, window=QUERIES))
     tries: list[Try[CacheSettings]] = []
     count = len(windows) * len(thetas) * len(mixtures)

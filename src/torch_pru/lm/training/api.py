@@ -9,8 +9,8 @@ from pathlib import Path
 from torch_pru.lm.config import Config
 from torch_pru.lm.run import RunFolder, locked
 from torch_pru.lm.training.distributed import joined_world
-from torch_pru.lm.training.progress import Listener
-from torch_pru.lm.training.signals import StopRequest
+from torch_pru.lm.training.progress import Listener, Teller
+from torch_pru.lm.training.signals import Interrupted, StopRequest
 from torch_pru.lm.training.start import InterruptedRun, NewRun, SecondStage, Start, shared_corpus
 from torch_pru.lm.training.trainer import Trainer
 
@@ -18,12 +18,13 @@ from torch_pru.lm.training.trainer import Trainer
 def train(config: Config, run_folder: str | Path, *, progress: Listener | None = None) -> RunFolder:
     """Train a model into a new run folder, to the last epoch.
 
-    Ctrl-C and SIGTERM save and raise ``Interrupted``, a SystemExit of status 130 or 143.
+    Ctrl-C, SIGTERM and SIGHUP save and raise ``Interrupted``, a SystemExit of status 130, 143 or 129.
 
     Args:
         config: from ``load_recipe``.
         run_folder: must not hold a run yet.
-        progress: called with a ``Progress`` every ``log_steps`` steps and after each epoch.
+        progress: called with a ``Progress`` every ``log_steps`` steps and after each epoch. If it raises, the
+            run saves first.
 
     Example:
         >>> from torch_pru.lm.recipe import load_recipe
@@ -34,7 +35,7 @@ def train(config: Config, run_folder: str | Path, *, progress: Listener | None =
 
 
 def resume(run: str | Path, *, progress: Listener | None = None) -> RunFolder:
-    """Go on with an interrupted run from its last checkpoint, or from the start where there is none.
+    """Go on with an interrupted run from its last checkpoint, or from the start where there was none yet.
 
     On a CPU the run ends with the weights and metrics that it would have had without the interruption, to the
     last bit. A finished run is left as it is.
@@ -76,12 +77,15 @@ def work_on(start: Start, progress: Listener | None) -> RunFolder:
         corpus = shared_corpus(start.config.data.corpus, world)
         start.check(corpus)
         trainer = Trainer(start.config, corpus, world)
-        with locked(start.path) if world.main else nullcontext(), StopRequest() as stop:
+        alone = locked(start.path) if world.main else nullcontext()
+        with alone, StopRequest() as stop, Teller(progress, stop) as tell:
             start.begin(trainer, corpus)
             run = opened(trainer, start.path)
             for report in trainer.steps(run, stop):
-                if report is not None and progress is not None and world.main:
-                    progress(report)
+                if report is not None and world.main:
+                    tell(report)
+            if number := int(world.largest([stop.number])[0]):  # too late for this run, not for the next
+                raise Interrupted(number, str(run.path), finished=True)
             return run
 
 

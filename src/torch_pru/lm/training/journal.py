@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ class Journal:
         return self._file.tell()
 
     def close(self) -> None:
-        """Flush and close both."""
-        self._file.close()
-        self._board.close()
+        """Close both. A disk that is full was told of when a line was written, and is not told of again."""
+        for part in (self._file, self._board):
+            with suppress(OSError):
+                part.close()

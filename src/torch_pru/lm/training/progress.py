@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch_pru.lm.evaluation.static import perplexity
+from torch_pru.lm.training.signals import Interrupted, StopRequest
 
 
 @dataclass(frozen=True)
@@ -53,3 +55,38 @@ class Progress:
 
 
 Listener = Callable[[Progress], None]
+
+
+class Teller:
+    """Calls a listener, whose errors stop the runs as a signal does and are raised once those have saved.
+
+    Args:
+        listener: what to call, or None.
+        stop: what the runs look at.
+
+    Example:
+        >>> with Teller(print, StopRequest()) as tell:
+        ...     tell("epoch 1")
+        epoch 1
+    """
+
+    def __init__(self, listener: Callable[..., None] | None, stop: StopRequest) -> None:
+        self.listener, self.stop = listener, stop
+        self.error: BaseException | None = None
+
+    def __call__(self, *report: object) -> None:
+        """Tell the listener, unless it failed before."""
+        if self.listener is None or self.error is not None:
+            return
+        try:
+            self.listener(*report)
+        except (Exception, SystemExit) as error:  # rich leaves by SystemExit where a pipe is closed
+            self.error = error
+            self.stop.number = self.stop.number or signal.SIGTERM
+
+    def __enter__(self) -> Teller:
+        return self
+
+    def __exit__(self, kind: object, leaving: BaseException | None, traceback: object) -> None:
+        if self.error is not None and (leaving is None or isinstance(leaving, Interrupted)):
+            raise self.error

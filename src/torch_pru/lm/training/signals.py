@@ -1,8 +1,9 @@
-"""Ctrl-C and SIGTERM: finish the step, save, and leave with a status that says so."""
+"""Ctrl-C, SIGTERM, a closed terminal: finish the step, save, and leave with a status that says so."""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from types import FrameType
 from typing import Any
@@ -11,24 +12,34 @@ from torch_pru.lm.run import pru_command
 
 
 class Interrupted(SystemExit):
-    """A run that was asked to stop, and has saved. Uncaught, the status is 130 (SIGINT) or 143 (SIGTERM).
+    """A run that was asked to stop, and has saved.
+
+    Uncaught, the status is 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP).
+
+    Args:
+        number: of the signal.
+        run: its folder.
+        finished: whether the run was at its end.
 
     Example:
         >>> Interrupted(2, "runs/mine").code
         130
     """
 
-    def __init__(self, number: int, run: str) -> None:
+    def __init__(self, number: int, run: str, *, finished: bool = False) -> None:
         super().__init__(128 + number)
         name = signal.Signals(number).name
-        self.message = f"stopped by {name} and saved; go on with: {pru_command('resume', run)}"
+        if finished:
+            self.message = f"stopped by {name}; the run in {run} is finished"
+        else:
+            self.message = f"stopped by {name} and saved; go on with: {pru_command('resume', run)}"
 
     def __str__(self) -> str:
         return self.message
 
 
 class StopRequest:
-    """Notes the first SIGINT or SIGTERM that comes inside its ``with`` block; a second one acts at once.
+    """Notes the first SIGINT, SIGTERM or SIGHUP inside its ``with`` block; a second one acts at once.
 
     Example:
         >>> with StopRequest() as stop:
@@ -43,7 +54,7 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():  # handlers can be set there only
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in stopping_signals():
                 self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -58,3 +69,11 @@ class StopRequest:
 
     def __exit__(self, *error: object) -> None:
         self._restore()
+
+
+def stopping_signals() -> list[int]:
+    """Those that ask a run to stop; SIGHUP only where there is one and ``nohup`` does not ignore it."""
+    numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    return numbers

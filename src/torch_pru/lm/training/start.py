@@ -42,10 +42,11 @@ class NewRun:
 
 
 class InterruptedRun:
-    """A run from its last checkpoint, or from its first weights where there is none."""
+    """A run from its last checkpoint, or from its first weights where there has not been one."""
 
     def __init__(self, path: str | Path) -> None:
         self.run = RunFolder.open(path)
+        self.run.refuse_moved_text()
         self.path, self.config = self.run.path, self.run.config
 
     def check(self, corpus: Corpus) -> None:
@@ -67,14 +68,15 @@ class SecondStage:
         overrides: Mapping[str, str] | None = None,
     ) -> None:
         self.source = RunFolder.open(source)
+        refuse_second_stage(self.source)
+        self.source.refuse_moved_text()
         self.path = Path(path) if path else second_stage_folder(self.source.path)
         refuse_existing_run(self.path)
         checkpoint = self.source.checkpoint()
         if checkpoint is None or not checkpoint.state["finished"]:
             where = self.source.path
             raise PRUError(
-                f"the run in {where} is not finished, or is a copy without weights; finish it first: "
-                f"{pru_command('resume', where)}"
+                f"the run in {where} is not finished; finish it first: {pru_command('resume', where)}"
             )
         self.checkpoint = checkpoint
         self.config = with_precision(finetuning_settings(self.source.config, overrides))
@@ -83,11 +85,21 @@ class SecondStage:
         self.source.refuse_other_text(corpus)
 
     def begin(self, trainer: Trainer, corpus: Corpus) -> None:
+        refuse_existing_run(self.path)  # again: another may have come first
         trainer.start_finetuning(self.checkpoint)
         start = snapshot(trainer)
         if trainer.world.main:  # the start comes first, so that a folder with a run.json can be resumed
             save_checkpoint(self.path / "checkpoints", start)
             RunFolder.create(self.path, self.config, corpus, "finetune")
+
+
+def refuse_second_stage(source: RunFolder) -> None:
+    """Finetuning is done once: its rounds go on as long as they gain, and a report counts runs as seeds."""
+    if source.stage == "finetune":
+        raise PRUError(
+            f"the run in {source.path} is finetuned already; where it was interrupted, go on with it "
+            f"({pru_command('resume', source.path)}); for other settings, finetune the run that it came from"
+        )
 
 
 def second_stage_folder(source: Path) -> Path:

@@ -24,7 +24,7 @@ from torch_pru.lm.device import choose_device
 from torch_pru.lm.run import RunFolder, locked
 from torch_pru.lm.training.api import opened
 from torch_pru.lm.training.distributed import World, joined_world
-from torch_pru.lm.training.progress import Progress
+from torch_pru.lm.training.progress import Progress, Teller
 from torch_pru.lm.training.signals import Interrupted, StopRequest
 from torch_pru.lm.training.start import InterruptedRun, NewRun, SecondStage, Start, shared_corpus
 from torch_pru.lm.training.trainer import Trainer
@@ -54,7 +54,7 @@ def train_together(
     """Train several models on one device at the same time, each into a new run folder.
 
     On a CPU each run ends as it would have ended alone, to the last bit, but nothing is gained. A run that
-    fails warns at once and does not stop the others. Ctrl-C and SIGTERM save all runs and raise one
+    fails warns at once and does not stop the others. Ctrl-C, SIGTERM and SIGHUP save all runs and raise one
     ``Interrupted``.
 
     Args:
@@ -110,16 +110,19 @@ def work_together(starts: Sequence[Start], progress: SharedListener | None) -> l
     with joined_world(common_device(starts)) as world, sharing(world.device, len(starts)):
         refuse_processes(world)
         members = build_members(starts, world)
-        with ExitStack() as locks, StopRequest() as stop:
+        with ExitStack() as locks, StopRequest() as stop, Teller(progress, stop) as tell:
             for start in starts:  # after all are built: a mistake in one leaves no folder behind
                 locks.enter_context(locked(start.path))
             for member in members:
                 member.begin(stop)
-            stops = take_turns(members, progress, failures)
+            stops = take_turns(members, tell, failures)
+    done = [start.path for start in starts if start.path not in failures.errors]
+    if stop.number and not stops:  # too late for these, not for what would come next
+        stops = [Interrupted(stop.number, str(path), finished=True) for path in done]
     if stops:
         stops[0].message = "\n".join([*map(str, stops), *failures.lines()])
         raise stops[0]
-    runs = [RunFolder.open(start.path) for start in starts if start.path not in failures.errors]
+    runs = [RunFolder.open(path) for path in done]
     failures.raise_any(runs)
     return runs
 
@@ -249,9 +252,7 @@ class Member:
             torch.cuda.empty_cache()  # which cannot take what another stream has left in the allocator
 
 
-def take_turns(
-    members: Sequence[Member], progress: SharedListener | None, failures: Failures
-) -> list[Interrupted]:
+def take_turns(members: Sequence[Member], tell: Teller, failures: Failures) -> list[Interrupted]:
     """Let runs work until each is finished, has failed or was stopped; returns what the stopped ones say."""
     working, stops = list(members), []
     while working:
@@ -267,8 +268,8 @@ def take_turns(
             if len(working) > 1:  # the others may go on for hours
                 warnings.warn(f"failed: {failures.lines()[-1]}; the others go on", stacklevel=2)
         else:
-            if report is not None and progress is not None:
-                progress(report, member.path)
+            if report is not None:
+                tell(report, member.path)
             continue
         working.remove(member)
         member.leave()

@@ -164,7 +164,7 @@ class Trainer:
         settings = self.config.training
         looking = self.steps_done % settings.log_steps == 0
         progress = self._report() if looking else None
-        stop, due = self.stop.number, looking and self._minutes_are_over()
+        stop, due = self.stop.number, self._minutes_are_over()
         if self.world.size > 1:  # processes agree where they wait for each other anyway
             stop, due = self._agree(stop, due) if looking else (0, False)
         if settings.checkpoint_steps and self.steps_done % settings.checkpoint_steps == 0:
