@@ -354,7 +354,7 @@ class PRU(nn.Module):
 
 
 def _is_quicker_as_lstm(cell: PRUCell, x: Tensor) -> bool:
-    if cell.backend != "auto" or not cell.is_linear:
+    if not x.is_cpu or cell.backend != "auto" or not cell.is_linear:
         return False
     transform = cell.context_transform
     groups = transform.groups if isinstance(transform, GroupedLinear) else 1
