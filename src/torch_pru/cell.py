@@ -194,7 +194,7 @@ class PRUCell(nn.Module):
         bias, input_bias = transform.dense_bias(), self.input_transform.dense_bias()
         if bias is not None and input_bias is not None:
             bias = bias + input_bias
-        if isinstance(transform, PyramidalTransform) and not transform.is_linear:
+        if not transform.is_linear:
             return self._scan(gates, weights, bias, h0, c0, lengths, reverse)
         weight = weights[0]
         if isinstance(transform, PyramidalTransform):

@@ -19,7 +19,6 @@ from torch_pru.ops import lstm
 from torch_pru.ops.dropping import draw_mask, drop
 from torch_pru.ops.products import SIXTEEN_BITS, product_dtype
 from torch_pru.pooling import DEFAULT_WINDOW
-from torch_pru.transforms import GroupedLinear
 
 States = tuple[Tensor, Tensor]
 
@@ -356,9 +355,7 @@ class PRU(nn.Module):
 def _is_quicker_as_lstm(cell: PRUCell, x: Tensor) -> bool:
     if not x.is_cpu or cell.backend != "auto" or not cell.is_linear:
         return False
-    transform = cell.context_transform
-    groups = transform.groups if isinstance(transform, GroupedLinear) else 1
-    return lstm.is_quicker(x, cell.hidden_size, groups, cell.parameters())
+    return lstm.is_quicker(x, cell.hidden_size, cell.context_transform.groups, cell.parameters())
 
 
 def _side_by_side(outputs: list[Tensor]) -> Tensor:

@@ -53,6 +53,8 @@ class GroupedLinear(nn.Module):
         torch.Size([20, 1200])
     """
 
+    is_linear = True  # as a pyramid of maxima or convolutions is not
+
     def __init__(
         self,
         in_features: int,
@@ -121,8 +123,6 @@ class GroupedLinear(nn.Module):
         y = y.view(groups, by_group.shape[1], gates, wide_out).permute(1, 2, 0, 3)
         y = y.reshape(*x.shape[:-1], gates, groups * wide_out)
         return add_input(y, x) if residual else y
-
-    is_linear = True
 
     def matrices(self) -> list[GroupedLinear]:
         """Everything that holds a weight: itself."""

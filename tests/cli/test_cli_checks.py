@@ -81,17 +81,22 @@ def impossible_batch(run: Path) -> None:
     change(run, "batch = 8", "batch = 9000")
 
 
+FAULTS = [
+    (lose_run, "there is no run in"),
+    (lose_weights, "has metrics and no checkpoints"),
+    (damage_weights, "every checkpoint in"),
+    (lose_text, "corpus 'nowhere' is neither"),
+    (move_text, "is no longer at /old/text; put it back, or change corpus in "),
+    (other_text, "has changed since the run"),
+    (impossible_batch, "batch=9000"),
+]
+
+
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
-        (lose_run, "there is no run in"),
+        *FAULTS,
         (as_interrupted_at_once, "is not finished"),
-        (lose_weights, "has metrics and no checkpoints"),
-        (damage_weights, "every checkpoint in"),
-        (lose_text, "corpus 'nowhere' is neither"),
-        (move_text, "is no longer at /old/text; put it back, or change corpus in "),
-        (other_text, "has changed since the run"),
-        (impossible_batch, "batch=9000"),
         (finetuned_already, "there is a run in"),
         (take_finetuned_name, "is not a folder"),
     ],
@@ -113,18 +118,7 @@ def test_a_setting_that_does_not_fit_the_last_run(pair: tuple[Path, Path]) -> No
     assert not pair[0].with_name("first-finetuned").exists()
 
 
-@pytest.mark.parametrize(
-    ("fault", "expected"),
-    [
-        (lose_run, "there is no run in"),
-        (lose_weights, "has metrics and no checkpoints"),
-        (damage_weights, "every checkpoint in"),
-        (lose_text, "corpus 'nowhere' is neither"),
-        (move_text, "is no longer at /old/text; put it back, or change corpus in "),
-        (other_text, "has changed since the run"),
-        (impossible_batch, "batch=9000"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "expected"), FAULTS)
 def test_before_resuming(fault: Callable[[Path], None], expected: str, pair: tuple[Path, Path]) -> None:
     as_interrupted_at_once(pair[0])
     fault(pair[1])

@@ -236,7 +236,7 @@ def _with_gradient(x, weights, *others):
 
 def _backward_once(*arguments):
     reason = "the input product is not possible in 16 bits on a GPU; use float32"
-    return OnceDifferentiable.apply(backward, reason, *arguments)
+    return OnceDifferentiable.apply(backward.below_autograd, reason, *arguments)
 
 
 forward = Operator("input_gates", _forward, _forward_fake, _with_gradient)

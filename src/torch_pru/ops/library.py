@@ -97,9 +97,12 @@ class _Recurrence(Function):
         return *(grad if needed[index] else None for index, grad in enumerate(grads)), None, None, None, None
 
 
+ONCE = "this backend is not possible; build the layer as PRU(..., backend='reference')"
+"""Why there is no double backward."""
+
+
 def _backward_once(*arguments):
-    reason = "this backend is not possible; build the layer as PRU(..., backend='reference')"
-    return OnceDifferentiable.apply(backward, reason, *arguments)
+    return OnceDifferentiable.apply(backward.below_autograd, ONCE, *arguments)
 
 
 forward = Operator("recurrence", _forward, _forward_fake, _Recurrence.apply)

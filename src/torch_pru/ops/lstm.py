@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from torch_pru.errors import PRUError
-from torch_pru.ops.operators import are_plain, has_tangents, is_transformed
+from torch_pru.ops.library import ONCE
+from torch_pru.ops.operators import OnceDifferentiable, are_plain, has_tangents, is_transformed
 from torch_pru.ops.products import product_dtype
 
 FEW_UNITS = 128
@@ -60,15 +60,10 @@ def run(
         tensors = _Once.apply(*tensors)
     x, h, c, *parameters = tensors
     states = h.unsqueeze(0), c.unsqueeze(0)
-    options = (
-        bool(weights.biases),
-        1,
-        0.0,
-        torch.is_grad_enabled(),
-        False,
-    )  # one layer, no dropout, one direction
+    layers, dropout, both_directions, batch_first = 1, 0.0, False, False
+    options = (bool(weights.biases), layers, dropout, torch.is_grad_enabled(), both_directions)
     if lengths is None:
-        y, h, c = torch._VF.lstm(x, states, parameters, *options, False)
+        y, h, c = torch._VF.lstm(x, states, parameters, *options, batch_first)
     else:
         packed = pack_padded_sequence(x, lengths)
         data, h, c = torch._VF.lstm(packed.data, packed.batch_sizes, states, parameters, *options)
@@ -86,26 +81,16 @@ def _turned(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 class _Once(Function):
-    """The same tensors; their gradients have none of their own."""
+    """The same tensors; their gradients have none of their own, which oneDNN lacks."""
 
     @staticmethod
     def forward(ctx, *tensors):
-        return tuple(tensor.view_as(tensor) for tensor in tensors)
+        return _views(*tensors)
 
     @staticmethod
     def backward(ctx, *grads):
-        return _Never.apply(*grads)
+        return OnceDifferentiable.apply(_views, ONCE, *grads)
 
 
-class _Never(Function):
-    """The same tensors, without a backward: oneDNN has none, and would not say what to do."""
-
-    @staticmethod
-    def forward(ctx, *tensors):
-        return tuple(tensor.view_as(tensor) for tensor in tensors)
-
-    @staticmethod
-    def backward(ctx, *grads):
-        raise PRUError(
-            "double backward is not possible here; build the layer as PRU(..., backend='reference')"
-        )
+def _views(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(tensor.view_as(tensor) for tensor in tensors)

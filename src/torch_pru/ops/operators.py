@@ -110,6 +110,7 @@ def is_differentiated() -> bool:
 
 
 def are_plain(arguments: Iterable[Any]) -> bool:
+    """Whether no tensor among them, or in a list of them, is of a kind with operators of its own."""
     for argument in arguments:
         kind = type(argument)
         if kind is list or kind is tuple:
@@ -122,12 +123,12 @@ def are_plain(arguments: Iterable[Any]) -> bool:
 
 
 class OnceDifferentiable(Function):
-    """An operator of tensors to tensors, itself a backward pass, that has none: asked for it, it says why."""
+    """A function of tensors to tensors, itself a backward pass, that has none: asked for it, it says why."""
 
     @staticmethod
-    def forward(ctx, operator, reason, *arguments):
+    def forward(ctx, run, reason, *arguments):
         ctx.reason = reason
-        return tuple(operator.below_autograd(*arguments))
+        return tuple(run(*arguments))
 
     @staticmethod
     def backward(ctx, *grads):

@@ -139,9 +139,10 @@ class Evaluation:
         Returns:
             The methods whose score on record stays because it is in more bits.
         """
+        if found:
+            check_choice("split", split, SPLITS)
         for method in found or ():
             check_choice("method", method, ("static", *SETTINGS))
-            check_choice("split", split, SPLITS)
         with locked(self.run.path, PATIENCE):
             if saved_numbers(self.run.checkpoints) != self.checkpoints:
                 raise PRUError(f"the run in {self.run.path} was trained meanwhile: its weights may be others")
