@@ -28,4 +28,7 @@ def add_rows(table: Tensor, tokens: Tensor, rows: Tensor) -> None:
         if launch.unserved(table.device.index) is None:
             decoder.add_rows(table, tokens, rows)
             return
-    table.index_put_((tokens,), rows, accumulate=True)
+    if table.is_cpu:  # on a CPU the threads of index_put_ race for their turns, on a GPU those of index_add_
+        table.index_add_(0, tokens, rows)
+    else:
+        table.index_put_((tokens,), rows, accumulate=True)

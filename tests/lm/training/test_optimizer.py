@@ -91,3 +91,20 @@ def test_rows_are_added_wherever_their_token_is() -> None:
         expected[token] += row
     add_rows(table, tokens, rows)
     torch.testing.assert_close(table, expected)
+
+
+def test_rows_are_added_in_their_order_whatever_the_threads() -> None:
+    """A run with several threads is to be repeated to the last bit, too."""
+    generator = torch.Generator().manual_seed(1)
+    tokens, rows = torch.arange(1400) % 7, torch.randn(1400, 400, generator=generator)
+    expected = torch.zeros(7, 400)
+    for token, row in zip(tokens.tolist(), rows, strict=True):
+        expected[token] += row
+    threads = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        table = torch.zeros(7, 400)
+        add_rows(table, tokens, rows)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(table, expected)
