@@ -61,13 +61,14 @@ def test_a_signal_at_the_end_of_a_run_is_not_lost(config: Config, tmp_path: Path
     assert state_of(tmp_path / "together")["finished"]
 
 
-class Bored(Exception):  # noqa: N818 (it says what happened)
+class ListenerError(Exception):
     """What a listener raises."""
 
 
-@pytest.mark.parametrize(
-    "error", [Bored("enough"), SystemExit(1)]
-)  # the second as rich where a pipe is closed
+CLOSED_PIPE = SystemExit(1)  # rich leaves so
+
+
+@pytest.mark.parametrize("error", [ListenerError("enough"), CLOSED_PIPE])
 def test_a_run_saves_before_the_error_of_its_listener_leaves(
     error: BaseException, config: Config, tmp_path: Path
 ) -> None:
@@ -94,9 +95,9 @@ def test_a_listener_that_fails_in_the_last_report_leaves_a_finished_run(
     config: Config, tmp_path: Path
 ) -> None:
     def fail() -> None:
-        raise Bored
+        raise ListenerError
 
-    with pytest.raises(Bored):
+    with pytest.raises(ListenerError):
         train(config, tmp_path / "run", progress=at_the_end(fail))
     assert state_of(tmp_path / "run")["finished"]
 
