@@ -88,23 +88,26 @@ def test_every_row_is_there() -> None:
         assert load_recipe(name).name == name
 
 
-def test_awd_numbers() -> None:
-    ptb, wt2 = load_recipe("ptb-awd-lstm"), load_recipe("wt2-awd-lstm")
-    for config, drops, batch, epochs in ((ptb, (0.4, 0.25, 0.4), 20, 500), (wt2, (0.4, 0.2, 0.65), 80, 750)):
-        rates, settings = config.regularisation, config.training
-        assert (rates.output_dropout, rates.hidden_dropout, rates.input_dropout) == drops
-        assert (rates.embedding_dropout, rates.weight_drop, rates.weight_decay) == (0.1, 0.5, 1.2e-6)
-        assert (rates.activation, rates.temporal, rates.variational) == (2.0, 1.0, True)
-        assert (settings.learning_rate, settings.clip, settings.window) == (30.0, 0.25, 70)
-        assert (settings.batch, settings.epochs, settings.early_stop_from) == (batch, epochs, 0)
-        assert (settings.trigger_window, settings.valid_batch) == (5, 10)
-        assert (config.model.embedding, config.model.hidden) == (400, (1150, 1150, 400))
+@pytest.mark.parametrize(
+    ("name", "drops", "batch", "epochs"),
+    [("_ptb-awd", (0.4, 0.25, 0.4), 20, 500), ("wt2-awd-lstm", (0.4, 0.2, 0.65), 80, 750)],
+)
+def test_awd_numbers(name: str, drops: tuple[float, ...], batch: int, epochs: int) -> None:
+    config = load_recipe(name)
+    rates, settings = config.regularisation, config.training
+    assert (rates.output_dropout, rates.hidden_dropout, rates.input_dropout) == drops
+    assert (rates.embedding_dropout, rates.weight_drop, rates.weight_decay) == (0.1, 0.5, 1.2e-6)
+    assert (rates.activation, rates.temporal, rates.variational) == (2.0, 1.0, True)
+    assert (settings.learning_rate, settings.clip, settings.window) == (30.0, 0.25, 70)
+    assert (settings.batch, settings.epochs, settings.early_stop_from) == (batch, epochs, 0)
+    assert (settings.trigger_window, settings.valid_batch) == (5, 10)
+    assert (config.model.embedding, config.model.hidden) == (400, (1150, 1150, 400))
 
 
 def test_the_defaults_are_awd_lstms_for_ptb() -> None:
-    ptb = load_recipe("ptb-awd-lstm")
+    ptb, model = load_recipe("_ptb-awd"), load_recipe("ptb-awd-lstm").model
     assert (Config().regularisation, Config().training) == (ptb.regularisation, ptb.training)
-    assert (Config().model.embedding, Config().model.hidden) == (ptb.model.embedding, ptb.model.hidden)
+    assert (Config().model.embedding, Config().model.hidden) == (model.embedding, model.hidden)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +136,20 @@ def test_awd_pru_numbers(groups: int) -> None:
         config = load_recipe(f"{prefix}-awd-pru-g{groups}")
         assert (config.training.epochs, config.training.batch) == length
         assert config.regularisation.input_dropout == input_dropout
+
+
+@pytest.mark.parametrize(("name", "weight_drop"), [("ptb-awd-lstm", 0.5), ("ptb-awd-pru-g4", 0.3)])
+def test_ptb_begins_to_average_late_with_either_unit(name: str, weight_drop: float) -> None:
+    """Equal settings, so that PRU and LSTM can be compared; the weight drop fits the width of a group."""
+    trained = load_recipe(name)
+    finetuned = finetuning_settings(trained)
+    rates = trained.regularisation
+    assert (rates.hidden_dropout, rates.embedding_dropout, rates.weight_drop) == (0.3, 0.15, weight_drop)
+    assert (rates.activation, rates.temporal) == (3.0, 2.0)
+    assert (trained.training.rotate_columns, trained.training.trigger_window) == (True, 100)
+    assert (finetuned.training.epochs, finetuned.training.learning_rate) == (250, 20.0)
+    rates = finetuned.regularisation
+    assert (rates.hidden_dropout, rates.embedding_dropout, rates.weight_drop) == (0.35, 0.25, weight_drop)
 
 
 def test_wikitext_begins_to_average_late_and_ends_finetuning_soon() -> None:
