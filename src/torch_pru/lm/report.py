@@ -38,9 +38,9 @@ Word-level perplexities: lower is better.
 - **paper**: Mehta et al., "Pyramidal Recurrent Unit for Language Modeling" (EMNLP 2018).
 - **code**: what the README of its authors' repository states; in AWD-LSTM's rows, what AWD-LSTM's own
   code reaches.
-- **here**: the runs of this project. Weights of the best validation epoch, every predicted token scored at
-  batch 1; mean over seeds, with the standard deviation where there are several. Epochs and minutes of a
-  finetuned row are those of finetuning.
+- **here**: the runs of this project that came to their end; "not run" where none has. Weights of the best
+  validation epoch, every predicted token scored at batch 1; mean over seeds, with the standard deviation
+  where there are several. Epochs and minutes of a finetuned row are those of finetuning.
 - **reproduced**: at or below the paper's perplexity plus {NOISE}, its own noise, on validation and on test.
 
 Each row is made by the command it shows, then `pru evaluate RUN` and `pru evaluate RUN --split test`.
@@ -48,7 +48,7 @@ This file is made by `pru report` from the run folders; the last table has one l
 
 
 def report(folders: Iterable[str | Path]) -> str:
-    """The whole document in Markdown. Rows without a run say "not run".
+    """The whole document in Markdown. Rows without a finished run say "not run".
 
     Args:
         folders: run folders, or copies of them without weights.
