@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -118,29 +119,62 @@ def falling(model: str, start: float, epochs: int = 40) -> LearningCurve:
     return LearningCurve("ptb", model, list(range(1, epochs + 1)), [value - 30 for value in valid], valid)
 
 
-def test_curves_have_validation_in_full_and_training_dashed() -> None:
+def test_curves_have_validation_above_training_in_the_colour_of_their_run() -> None:
     data = {"a": falling("LSTM M=1000", 140), "b": falling("PRU g=4 M=1400", 130)}
     figure = curves.draw(data)
     colours = legend(figure)
-    assert list(colours)[:2] == ["a, LSTM M=1000: best 101.00", "b, PRU g=4 M=1400: best 91.00"]
-    for curve, colour in zip(data.values(), colours.values(), strict=False):
-        own = [line for line in figure.axes[0].lines if line.get_color() == colour]
-        drawn = {line.get_linestyle(): points(line) for line in own}
-        assert drawn["-"] == list(zip(curve.epochs, curve.valid, strict=True))
-        assert drawn["--"] == list(zip(curve.epochs, curve.train, strict=True))
+    assert list(colours) == ["a, LSTM M=1000: best 101.00", "b, PRU g=4 M=1400: best 91.00"]
+    assert [axes.get_title("left") for axes in figure.axes] == [
+        "ptb, validation",
+        "ptb, training, with dropout",
+    ]
+    drawn = [{line.get_color(): points(line) for line in axes.lines} for axes in figure.axes]
+    for curve, colour in zip(data.values(), colours.values(), strict=True):
+        assert drawn[0][colour] == list(zip(curve.epochs, curve.valid, strict=True))
+        assert drawn[1][colour] == list(zip(curve.epochs, curve.train, strict=True))
 
 
 def test_the_first_epochs_do_not_flatten_the_curves() -> None:
-    """Of 40 epochs two may lie above the panel; the third of the highest run is just inside."""
-    (axes,) = curves.draw({"a": falling("", 140), "b": falling("", 130)}).axes
-    assert axes.get_ylim() == pytest.approx((0.96 * 61, 1.05 * 138))
+    """Of 40 epochs four may lie above a panel; the fifth of the highest run is just inside."""
+    panels = curves.draw({"a": falling("", 140), "b": falling("", 130)}).axes
+    for axes, lowest, highest in zip(panels, (91, 61), (136, 106), strict=True):
+        low, high = axes.get_ylim()
+        assert 0.95 * lowest < low < lowest
+        assert highest < high < 1.05 * highest
+
+
+def test_corpora_have_panels_of_their_own() -> None:
+    data = {"a": falling("", 140), "b": replace(falling("", 900), corpus="/texts/tales")}
+    panels = curves.draw(data).axes
+    titles = ["ptb, validation", "ptb, training, with dropout"]
+    titles += ["tales, validation", "tales, training, with dropout"]
+    assert [axes.get_title("left") for axes in panels] == titles
+    assert [points(line)[0][1] for axes in panels for line in axes.lines] == [140, 110, 900, 870]
+
+
+@pytest.mark.parametrize(
+    "valid",
+    [
+        *([400.0], [110.0, 105.0, 101.0], [86.0, 70.0, 64.0], [700.0, 240.0], [9e3, 900.0, 30.0]),
+        *([math.inf], [math.inf, 900.0, 300.0], [1e200, 1e150]),  # as of a run that overflowed
+    ],
+)
+def test_every_panel_has_numbers_on_its_axis(valid: list[float]) -> None:
+    curve = LearningCurve("ptb", "LSTM M=12", list(range(1, len(valid) + 1)), valid, valid)
+    figure = curves.draw({"a": curve})
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        low, high = axes.get_ylim()
+        numbers = [float(tick.get_text()) for tick in axes.get_yticklabels() if tick.get_text()]
+        assert sum(low <= number <= high for number in numbers) >= 2
 
 
 def test_six_runs_in_one_figure_differ_in_colour_and_mark() -> None:
     data = {f"run-{number}": falling(f"LSTM M={number}00", 140 + number) for number in range(10, 16)}
     figure = curves.draw(data)
-    full = [line for line in figure.axes[0].lines if line.get_linestyle() == "-"]
-    assert len({line.get_color() for line in full}) == len({line.get_marker() for line in full}) == 6
+    for axes in figure.axes:
+        assert len({line.get_color() for line in axes.lines}) == 6
+        assert len({line.get_marker() for line in axes.lines}) == 6
     assert_whole(figure)
     below = figure.legends[0].get_window_extent().y0
     assert figure.axes[0].get_window_extent().y1 < below  # the legend hides no curve

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from torch_pru.analysis.curves import LearningCurve
 from torch_pru.analysis.figures.style import (
     COLOURS,
     MARKERS,
-    PALE,
     add_legend,
     corpus_names,
     listed,
@@ -23,74 +24,74 @@ from torch_pru.analysis.figures.style import (
     wrapped,
 )
 
+HEIGHTS = (2.6, 2.1)  # inches, of validation and of training
+
 
 @style()
 def draw(data: Mapping[str, LearningCurve]) -> Figure:
-    """One panel a corpus; validation as full lines, training as dashed ones.
+    """Two panels a corpus, validation above training, each with its own scale.
 
-    Of long runs the first epochs, a twentieth of all, may lie above the panel: they would flatten the rest.
+    Of long runs the first epochs, a tenth of all, may lie above the panel: they would flatten the rest.
 
     Example:
-        >>> draw({"PRU": LearningCurve("ptb", "PRU g=4 M=1400", [1], [400.0], [300.0])}).axes[0].get_xlabel()
+        >>> draw({"PRU": LearningCurve("ptb", "PRU g=4 M=1400", [1], [400.0], [300.0])}).axes[1].get_xlabel()
         'epoch'
     """
     corpora = corpus_names(curve.corpus for curve in data.values())
-    figure = new_figure(0.2 + (2.2 + 0.2 * min(len(data), 8)) * len(corpora))  # more lines, more room
-    panels = figure.subplots(len(corpora), squeeze=False)[:, 0]
+    looks = {name: _look(number, curve) for number, (name, curve) in enumerate(data.items())}
+    figure = new_figure(sum(HEIGHTS) * len(corpora))
+    panels = figure.subplots(2 * len(corpora), height_ratios=HEIGHTS * len(corpora))
     lines: list[Line2D] = []
-    numbers = {name: number for number, name in enumerate(data)}
-    for axes, corpus in zip(panels, corpora, strict=True):
+    for corpus, upper, lower in zip(corpora, panels[::2], panels[1::2], strict=True):
         curves = {name: curve for name, curve in data.items() if curve.corpus == corpus}
-        lines += [_draw_curve(axes, name, curve, numbers[name]) for name, curve in curves.items()]
-        axes.set_yscale("log")
-        axes.set_ylim(0.96 * min(map(_lowest, curves.values())), 1.05 * max(map(_highest, curves.values())))
-        plain = FuncFormatter(lambda value, _: f"{value:g}")
-        axes.yaxis.set_major_formatter(plain)
-        low, high = axes.get_ylim()
-        # Within a decade or two the powers of ten alone would leave the axis bare.
-        axes.yaxis.set_minor_formatter(plain if high / low < 20 else NullFormatter())
-        axes.tick_params(axis="y", which="minor", labelsize=7)
-        axes.grid(visible=True, axis="y", which="minor")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-        axes.set_xlim(left=0)
-        axes.set_xlabel("epoch")
-        axes.set_ylabel("perplexity (log scale)")
-        axes.set_title(wrapped(corpora[corpus], 55))
-    full = Line2D([], [], color=PALE, linewidth=1.2, label="validation")
-    dashed = Line2D([], [], color=PALE, linestyle="--", linewidth=0.8, label="training, with dropout")
-    add_legend(figure, [*lines, full, dashed])
+        for name, curve in curves.items():
+            label = f"{name}, {curve.model}: best {curve.best[1]:.2f}"
+            lines += upper.plot(curve.epochs, curve.valid, label=label, **looks[name])
+            lower.plot(curve.epochs, curve.train, **looks[name])
+        _set_scales(upper, [curve.valid for curve in curves.values()])
+        _set_scales(lower, [curve.train for curve in curves.values()])
+        upper.sharex(lower)
+        upper.tick_params(labelbottom=False)
+        lower.set_xlabel("epoch")
+        upper.set_title(wrapped(f"{corpora[corpus]}, validation", 55))
+        lower.set_title(wrapped(f"{corpora[corpus]}, training, with dropout", 55))
+    add_legend(figure, lines)
     return figure
 
 
-def _highest(curve: LearningCurve) -> float:
-    """The largest perplexity after the first twentieth of a run."""
-    first = _first_shown(curve)
-    return max(*curve.train[first:], *curve.valid[first:])
-
-
-def _lowest(curve: LearningCurve) -> float:
-    return min(*curve.train, *curve.valid)
-
-
-def _first_shown(curve: LearningCurve) -> int:
-    """How many epochs of a long run may lie above the panel."""
-    return len(curve.epochs) // 20
-
-
-def _draw_curve(axes: Axes, name: str, curve: LearningCurve, number: int) -> Line2D:
-    """Draw both lines of a run and give the one for the legend."""
+def _look(number: int, curve: LearningCurve) -> dict[str, Any]:
+    """Colour and marks of a run; the marks lie beside those of others, and none at the upper edge."""
     step = max(1, len(curve.epochs) // 8)
-    looks: dict[str, Any] = {
+    return {
         "color": COLOURS[number % len(COLOURS)],
         "marker": MARKERS[number % len(MARKERS)],
-        # Beside those of the other runs, and none at the upper edge, which would cut it.
-        "markevery": (_first_shown(curve) + (number + 1) * step // 6 % step, step),
+        "markevery": (_first_shown(curve.valid) + (number + 1) * step // 6 % step, step),
         "markeredgewidth": 0,
+        "linewidth": 1.2,
     }
-    axes.plot(curve.epochs, curve.train, "--", linewidth=0.8, markersize=2.5, **looks)
-    label = f"{name}, {curve.model}: best {curve.best[1]:.2f}"
-    (line,) = axes.plot(curve.epochs, curve.valid, "-", linewidth=1.2, markersize=4.5, label=label, **looks)
-    return line
+
+
+def _first_shown(values: Sequence[float]) -> int:
+    """How many epochs of a long run may lie above the panel."""
+    return len(values) // 10
+
+
+def _set_scales(axes: Axes, runs: Sequence[Sequence[float]]) -> None:
+    """Log scale with plain numbers, from the lowest value to the highest after each run's first tenth; a
+    perplexity too large for a float lies above it."""
+    axes.set_yscale("log")
+    shown = chain.from_iterable(values[_first_shown(values) :] for values in runs)
+    low = min(filter(math.isfinite, chain.from_iterable(runs)), default=1.0)
+    high = max(filter(math.isfinite, shown), default=low)
+    room = max(1.01, (high / low) ** 0.04)  # for the marks
+    axes.set_ylim(low / room, high * room)
+    if high / low < 20:  # where powers of ten alone would leave the axis bare
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    axes.set_xlim(left=0)
+    axes.set_ylabel("perplexity (log scale)")
 
 
 def sentence(data: Mapping[str, LearningCurve]) -> str:
