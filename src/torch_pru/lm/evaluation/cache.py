@@ -101,25 +101,42 @@ def mix(pointed: Pointed, mixture: float) -> Tensor:
     return torch.where(pointed.filled, -mixed, pointed.nll)
 
 
-@torch.no_grad()
 def point(windows: Iterable[Scored], theta: float, window: int) -> Iterator[Pointed]:
     """The cache's log-probability of each word, for windows that follow each other at batch 1."""
-    keys: Tensor | None = None
-    words: Tensor | None = None
-    for hidden, targets, nll in windows:
-        keys = hidden if keys is None else torch.cat([keys, hidden])
-        words = targets if words is None else torch.cat([words, targets])
-        past = len(keys) - len(hidden)
-        # Query q stands at position past + q; it sees the positions [past + q - window, past + q).
-        position = torch.arange(len(keys), device=keys.device)
-        age = position[past:, None] - position[None]
-        seen = (age > 0) & (age <= window)
-        attention = (theta * (hidden @ keys.T)).masked_fill(~seen, -math.inf)
-        same = targets[:, None] == words[None]
-        filled = position[past:] > 0
-        log_pointer = attention.masked_fill(~same, -math.inf).logsumexp(1) - attention.logsumexp(1)
-        yield Pointed(nll, log_pointer, filled)
-        keys, words = keys[-window:], words[-window:]
+    memory: Memory | None = None
+    for scored in windows:
+        pointed, memory = look_up(scored, memory, theta, window)
+        yield pointed
+
+
+class Memory(NamedTuple):
+    """What the cache remembers: n positions, at most its window."""
+
+    keys: Tensor  # (n, E) the hidden states
+    words: Tensor  # (n,) the word that came after each
+
+
+@torch.no_grad()
+def look_up(scored: Scored, memory: Memory | None, theta: float, window: int) -> tuple[Pointed, Memory]:
+    """The cache's log-probability of each word of a window, and what it remembers afterwards.
+
+    Args:
+        scored: the window, at batch 1.
+        memory: from the window before; None at the beginning. It is not changed.
+        theta, window: as in `CacheSettings`.
+    """
+    hidden, targets, nll = scored
+    keys = hidden if memory is None else torch.cat([memory.keys, hidden])
+    words = targets if memory is None else torch.cat([memory.words, targets])
+    past = len(keys) - len(hidden)
+    # Query q stands at position past + q; it sees the positions [past + q - window, past + q).
+    position = torch.arange(len(keys), device=keys.device)
+    age = position[past:, None] - position[None]
+    seen = (age > 0) & (age <= window)
+    attention = (theta * (hidden @ keys.T)).masked_fill(~seen, -math.inf)
+    same = targets[:, None] == words[None]
+    log_pointer = attention.masked_fill(~same, -math.inf).logsumexp(1) - attention.logsumexp(1)
+    return Pointed(nll, log_pointer, position[past:] > 0), Memory(keys[-window:], words[-window:])
 
 
 QUERIES = 500  # positions pointed at once: with the window of 3785 the attention is 500 x 4285

@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -174,13 +172,8 @@ class DynamicEvaluation:
     def __init__(
         self, model: LanguageModel, ids: Tensor, statistics: GradientStatistics, segment: int = 5
     ) -> None:
-        self.parameters = learned_parameters(model)
-        if [rms.shape for rms in statistics.rms] != [parameter.shape for parameter in self.parameters]:
-            raise PRUError("the gradient statistics belong to another model: gather them with this one")
-        self.trained = [parameter.detach().clone() for parameter in self.parameters]
-        self.mean_rms = statistics.mean
-        self.update = make_update(self.parameters, self.trained, statistics.rms)
-        self.reader = SegmentReader(model, text_columns(model, ids, 1), segment, self.update.apply)
+        self.adaptation = Adaptation(model, statistics)
+        self.reader = SegmentReader(model, text_columns(model, ids, 1), segment, self.adaptation.learn)
 
     def score(self, settings: DynamicSettings, progress: Progress | None = None) -> Score:
         """The perplexity with these settings, whose segment is that of the evaluation."""
@@ -189,26 +182,50 @@ class DynamicEvaluation:
                 f"segment={settings.segment}: this evaluation was made for segments of {self.reader.segment}"
             )
         start = time.perf_counter()
-        self.update.prepare(settings.learning_rate, settings.decay / self.mean_rms, settings.epsilon)
-        with restored(self.parameters, self.trained):
+        self.adaptation.prepare(settings)
+        try:
             self.reader.read(progress)
             tokens = len(self.reader.text) - 1
             return Score(self.reader.total.item() / tokens, tokens, time.perf_counter() - start)
+        finally:
+            self.adaptation.undo()
 
 
-@contextmanager
-def restored(parameters: list[Tensor], trained: list[Tensor]) -> Iterator[None]:
-    """Copy ``trained`` to ``parameters`` at the end, also after an exception.
+class Adaptation:
+    """The weights of a model while they learn from the text that is scored.
+
+    Args:
+        model: the trained model; its own weights learn.
+        statistics: from `gradient_statistics` of the same model.
+
+    Attributes:
+        parameters: the weights that learn.
+        trained: a copy of what they were.
 
     Example:
-        >>> weight = torch.ones(2)
-        >>> with restored([weight], [weight.clone()]):
-        ...     weight += 1
-        >>> weight
-        tensor([1., 1.])
+        >>> adaptation = Adaptation(model, statistics)                          # doctest: +SKIP
+        >>> adaptation.prepare(DynamicSettings())                               # doctest: +SKIP
+        >>> adaptation.learn(gradients, losses=5)                               # doctest: +SKIP
+        >>> adaptation.undo()                                                   # doctest: +SKIP
     """
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            torch._foreach_copy_(parameters, trained)
+
+    def __init__(self, model: LanguageModel, statistics: GradientStatistics) -> None:
+        self.parameters = learned_parameters(model)
+        if [rms.shape for rms in statistics.rms] != [parameter.shape for parameter in self.parameters]:
+            raise PRUError("the gradient statistics belong to another model: gather them with this one")
+        self.trained = [parameter.detach().clone() for parameter in self.parameters]
+        self.mean_rms = statistics.mean
+        self.update = make_update(self.parameters, self.trained, statistics.rms)
+
+    def prepare(self, settings: DynamicSettings) -> None:
+        """Set what the coming segments learn with."""
+        self.update.prepare(settings.learning_rate, settings.decay / self.mean_rms, settings.epsilon)
+
+    def learn(self, gradients: tuple[Tensor, ...], losses: int) -> None:
+        """Learn from the ``gradients`` of a sum of ``losses`` losses."""
+        self.update.apply(gradients, losses)
+
+    @torch.no_grad()
+    def undo(self) -> None:
+        """Restore the trained weights exactly."""
+        torch._foreach_copy_(self.parameters, self.trained)

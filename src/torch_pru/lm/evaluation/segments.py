@@ -6,7 +6,8 @@ and the host waits only to say how far it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch_pru.errors import check_positive
 from torch_pru.lm.evaluation.mode import evaluating
 from torch_pru.lm.evaluation.replay import Replayed, can_replay, on_device
 from torch_pru.lm.evaluation.static import Progress
-from torch_pru.lm.model import LanguageModel, flat
+from torch_pru.lm.model import Hidden, LanguageModel, State, flat
 
 SHOWN = 200
 """Segments between two calls of ``progress`` on a GPU."""
@@ -37,7 +38,6 @@ class SegmentReader:
             they are, and never ask for a number.
 
     Attributes:
-        parameters: what the gradients are taken of.
         total: 0-d float64, the sum of all losses since ``read`` began.
 
     Example:
@@ -49,21 +49,19 @@ class SegmentReader:
     def __init__(self, model: LanguageModel, text: Tensor, segment: int, learn: Learn) -> None:
         check_positive("segment", segment)
         self.model, self.text, self.segment, self.learn = model, text, segment, learn
-        self.parameters = learned_parameters(model)
         self.state = model.initial_state(text.shape[1])
         self.total = torch.zeros((), dtype=torch.float64, device=text.device)
         self.first_row = torch.zeros((), dtype=torch.int64, device=text.device)
         self.rows = torch.arange(segment, device=text.device)
         self._replayed = Replayed(can_replay(model))
 
-    @torch.enable_grad()  # also where the caller has switched gradients off
     def read(self, progress: Progress | None = None) -> int:
         """Read the whole text, beginning with a state of zeros: the number of segments."""
         steps, batch = len(self.text) - 1, self.text.shape[1]
         starts = range(0, steps, self.segment)
         on_gpu = self.text.is_cuda
         self._rewind()
-        with evaluating(self.model, gradients=True), on_device(self.text.device), _fresh_casts(self.text):
+        with on_device(self.text.device), taking_gradients(self.model):
             for number, start in enumerate(starts, start=1):
                 if start + self.segment <= steps:
                     self._replayed(self._read_whole)
@@ -88,9 +86,7 @@ class SegmentReader:
     def _read(self, length: int) -> None:
         """Go on by ``length`` steps."""
         rows = self.rows[:length] + self.first_row
-        hidden = self.model.hidden(self.text[rows], self.state, None)
-        nll = self.model.nll(hidden.raw.flatten(0, 1), self.text[rows + 1].flatten())
-        gradients = torch.autograd.grad(nll.sum(), self.parameters, materialize_grads=True)
+        nll, gradients, hidden = read_segment(self.model, self.text[rows], self.text[rows + 1], self.state)
         with torch.no_grad():
             self.total += nll.sum(dtype=torch.float64)
             self.first_row += length
@@ -103,8 +99,27 @@ def learned_parameters(model: LanguageModel) -> list[Tensor]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def _fresh_casts(like: Tensor) -> torch.autocast:
-    """The caller's autocast, but every weight is cast anew: its memory would keep weights of segments ago."""
-    kind = like.device.type
+def read_segment(
+    model: LanguageModel, tokens: Tensor, targets: Tensor, state: State
+) -> tuple[Tensor, tuple[Tensor, ...], Hidden]:
+    """Losses (n,) of ``targets`` (T, B), the gradients of their sum, and what the layers gave.
+
+    To be called inside `taking_gradients`. The gradients are those of `learned_parameters`.
+    """
+    hidden = model.hidden(tokens, state, None)
+    nll = model.nll(hidden.raw.flatten(0, 1), targets.flatten())
+    gradients = torch.autograd.grad(nll.sum(), learned_parameters(model), materialize_grads=True)
+    return nll, gradients, hidden
+
+
+@contextmanager
+def taking_gradients(model: LanguageModel) -> Iterator[None]:
+    """Evaluation mode with gradients, also where the caller has switched them off.
+
+    The caller's autocast holds, but every weight is cast anew: its cache would keep weights of segments ago.
+    """
+    kind = model.embedding.weight.device.type
     enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-    return torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)
+    casts = torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)
+    with torch.enable_grad(), evaluating(model, gradients=True), casts:
+        yield

@@ -19,6 +19,9 @@ from torch_pru.lm.model import LanguageModel
 Progress = Callable[[int, int], None]
 """Called with the tokens scored so far and the tokens there are."""
 
+WINDOW = 1000
+"""Steps of one pass over a text."""
+
 
 @dataclass(frozen=True)
 class Score:
@@ -77,7 +80,7 @@ def score(
     ids: Tensor,
     *,
     batch: int = 1,
-    window: int = 1000,
+    window: int = WINDOW,
     progress: Progress | None = None,
 ) -> Score:
     """Perplexity of ``ids`` under ``model``, on the device the model is on.
