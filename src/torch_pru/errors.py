@@ -43,8 +43,13 @@ def check_choice(argument: str, value: object, choices: Iterable[str]) -> None:
         raise PRUError(f"{argument}={value!r} is not known; use one of {accepted}{hint}")
 
 
+LARGEST_SIZE = 2**63 - 1  # of a PyTorch dimension
+
+
 def check_positive(argument: str, value: object) -> None:
-    """Refuse ``value`` unless it is a whole number of at least 1."""
+    """Raise unless ``value`` is an integer from 1 to the largest size that PyTorch can express."""
+    if isinstance(value, int) and abs(value) > LARGEST_SIZE:  # may have too many digits to be shown
+        raise PRUError(f"{argument} is out of range; use an integer from 1 to 2**63 - 1")
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise PRUError(f"{argument}={value!r} must be a whole number of at least 1")
 

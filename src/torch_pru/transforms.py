@@ -248,12 +248,8 @@ class PyramidalTransform(nn.Module):
         super().__init__()
         check_positive("in_features", in_features)
         check_choice("pooling", pooling, POOLINGS)
+        check_levels(in_features, levels)
         self.level_sizes = split_levels(out_features, levels, level_split)
-        if in_features % 2 ** (levels - 1):
-            raise PRUError(
-                f"in_features={in_features} is halved {levels - 1} times by levels={levels}; "
-                f"use a multiple of {2 ** (levels - 1)}, or levels=1"
-            )
         check_positive("groups", groups)
         _check_gates(gates)
         self.in_features, self.out_features, self.levels, self.gates = (
@@ -373,6 +369,17 @@ def _check_features(x: Tensor, in_features: int, weight: Tensor) -> None:
         )
 
 
+def check_levels(in_features: int, levels: int) -> None:
+    """Raise unless ``in_features`` can be halved ``levels - 1`` times."""
+    check_positive("levels", levels)
+    most = (in_features & -in_features).bit_length()  # one more than the number of factors of two
+    if levels > most:
+        raise PRUError(
+            f"in_features={in_features} cannot be halved {levels - 1} times, which levels={levels} needs; "
+            f"use at most levels={most}"
+        )
+
+
 def split_levels(out_features: int, levels: int, level_split: str = "halving") -> tuple[int, ...]:
     """How many of M outputs each level makes.
 
@@ -390,10 +397,10 @@ def split_levels(out_features: int, levels: int, level_split: str = "halving") -
                 f"use a multiple of {levels}, or level_split='halving'"
             )
         return (out_features // levels,) * levels
-    if levels > 1 and out_features < 2**levels:
+    most = max(1, out_features.bit_length() - 1)  # before any power of two: ``levels`` may be huge
+    if levels > most:
         raise PRUError(
-            f"out_features={out_features} is too few for levels={levels}; "
-            f"use at least {2**levels}, or levels=1"
+            f"out_features={out_features} is too few for levels={levels}; use at most levels={most}"
         )
     below = [-(-out_features // 2 ** (level + 1)) for level in range(1, levels)]
     return (out_features - sum(below), *below)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
 from torch_pru import PRU, GroupedLinear, PRUCell, PRUError, PyramidalTransform, load_reference_weights
 from torch_pru.ops import recurrence
@@ -32,15 +33,21 @@ def refuses(call, *fragments: str) -> None:
     [
         # sizes that do not divide
         ((400, 1401), {}, ("groups=4", "hidden_size=1401", "a divisor of 1401, or groups=1")),
-        ((401, 1400), {}, ("input_size=401", "levels=2", "multiple of 2, or levels=1")),
-        ((602, 600), {"levels": 4}, ("input_size=602", "levels=4", "multiple of 8")),
-        ((12, 14, 2), {"levels": 3, "groups": 2}, ("layer 1", "14", "levels=3", "multiple of 4")),
-        ((8, 10), {"context_transform": "pyramidal", "levels": 3}, ("hidden_size=10", "multiple of 4")),
+        ((401, 1400), {}, ("input_size=401", "levels=2", "at most levels=1")),
+        ((602, 600), {"levels": 4}, ("input_size=602", "levels=4", "at most levels=2")),
+        ((12, 14, 2), {"levels": 3, "groups": 2}, ("layer 1", "14", "levels=3", "at most levels=2")),
+        ((8, 10), {"context_transform": "pyramidal", "levels": 3}, ("hidden_size=10", "at most levels=2")),
         ((8, 16), {"level_split": "equal", "levels": 3}, ("hidden_size=16", "levels=3", "multiple of 3")),
-        ((8, 3), {"groups": 1}, ("hidden_size=3", "levels=2", "at least 4, or levels=1")),
+        ((8, 3), {"groups": 1}, ("hidden_size=3", "levels=2", "at most levels=1")),
         ((9, 8), {"input_transform": "grouped"}, ("groups=4", "input_size=9")),
         ((8, 8), {"input_transform": "grouped", "input_groups": 3}, ("input_groups=3", "input_size=8")),
         ((8, 8), {"input_groups": 5}, ("input_groups=5", "at most")),
+        # levels so many that 2**levels must not be computed
+        ((2, 3), {"levels": 10**30}, ("levels", "2**63 - 1")),
+        ((2, 3), {"levels": 10**18}, ("input_size=2", "at most levels=2")),
+        ((8, 8), {"levels": 10**9}, ("input_size=8", "at most levels=4")),
+        ((2**40, 2**40), {"levels": 10**9, "level_split": "equal"}, ("at most levels=41",)),
+        ((2**60, 6), {"levels": 50}, ("hidden_size=6", "at most levels=2")),
         # numbers that are none
         ((0, 8), {}, ("input_size=0", "at least 1")),
         ((8, -8), {}, ("hidden_size=-8", "at least 1")),
@@ -104,6 +111,12 @@ def test_constructor(arguments: tuple, options: dict, fragments: tuple[str, ...]
     refuses(lambda: PRU(*arguments, **options), *fragments)
 
 
+@pytest.mark.parametrize("number", [10**5000, -(10**5000)], ids=["positive", "negative"])
+@pytest.mark.parametrize("name", ["input_size", "hidden_size", "num_layers", "levels", "groups"])
+def test_integers_too_long_to_be_shown(name: str, number: int):
+    refuses(lambda: PRU(**{"input_size": 8, "hidden_size": 8, name: number}), name, "2**63 - 1")
+
+
 @pytest.mark.parametrize("rate", [np.float32(0.25), np.float64(0.25), np.int64(0), 0, Fraction(1, 4)])
 def test_any_real_number_is_a_probability(rate: object):
     """As for ``nn.LSTM``; what is kept is a float."""
@@ -162,6 +175,46 @@ def test_packed_input_is_checked_too():
 def test_packed_data_has_two_dimensions(shape: tuple[int, ...]):
     packed = nn.utils.rnn.pack_sequence([ones(2, *shape), ones(1, *shape)])
     refuses(lambda: PRU(1, 8, levels=1)(packed), "packed", str((3, *shape)), "(steps, 1)")
+
+
+def packed(rows: int, sizes: object, order: object = None, back: object = None) -> PackedSequence:
+    """A packed sequence whose fields PyTorch has not checked."""
+    return tuple.__new__(PackedSequence, (ones(rows, 8), sizes, order, back))
+
+
+@pytest.mark.parametrize(
+    ("sequence", "fragments"),
+    [
+        (packed(7, torch.tensor([3, 1, 2, 1])), ("batch_sizes", "[3, 1, 2, 1]", "must not increase")),
+        (packed(3, torch.tensor([2, 0, 1])), ("batch_sizes", "[2, 0, 1]", "positive")),
+        (packed(2, torch.tensor([3, -1])), ("batch_sizes", "[3, -1]", "positive")),
+        (packed(0, torch.tensor([], dtype=torch.int64)), ("batch_sizes", "[]", "positive")),
+        (packed(9, torch.arange(9, 0, -1)), ("add up to 45", "9 rows")),
+        (packed(3, torch.tensor([2, 2])), ("add up to 4", "3 rows")),
+        (packed(5, torch.tensor([2, 2])), ("add up to 4", "5 rows")),
+        (packed(4, torch.tensor([2, 2], dtype=torch.int32)), ("batch_sizes", "int64")),
+        (packed(4, torch.tensor([2.0, 2.0])), ("batch_sizes", "int64")),
+        (packed(4, torch.tensor([[2, 2]])), ("batch_sizes", "one-dimensional")),
+        (packed(4, torch.tensor([2, 2], device="meta")), ("batch_sizes", "CPU")),
+        (packed(4, [2, 2]), ("batch_sizes", "tensor")),
+        (packed(4, torch.tensor([2, 2]), torch.tensor([0, 2])), ("sorted_indices", "0 to 1")),
+        (packed(4, torch.tensor([2, 2]), None, torch.tensor([-1, 0])), ("unsorted_indices", "0 to 1")),
+        (packed(4, torch.tensor([2, 2]), torch.tensor([0])), ("sorted_indices", "(1,)", "(2,)")),
+        (packed(4, torch.tensor([2, 2]), torch.tensor([0.0, 1.0])), ("sorted_indices", "int64")),
+        (packed(4, torch.tensor([2, 2]), [0, 1]), ("sorted_indices", "int64")),
+        (packed(4, torch.tensor([2, 2]), torch.tensor([0, 1], device="meta")), ("sorted_indices", "cpu")),
+    ],
+    ids=lambda value: str(value) if isinstance(value, tuple) and isinstance(value[0], str) else "",
+)
+@pytest.mark.parametrize("stack", [{}, {"num_layers": 2, "bidirectional": True}], ids=str)
+def test_invalid_packed_sequences(sequence: PackedSequence, fragments: tuple[str, ...], stack: dict):
+    """Some of them corrupt memory or abort the process when they reach PyTorch's native code."""
+    refuses(lambda: PRU(8, 8, **stack)(sequence), "packed input", *fragments)
+
+
+def test_packed_data_must_be_a_tensor():
+    sequence = tuple.__new__(PackedSequence, ([1.0], torch.tensor([1]), None, None))
+    refuses(lambda: PRU(8, 8)(sequence), "input", "list", "Tensor")
 
 
 def test_a_dtype_is_looked_at_again_where_a_layer_was_converted():
