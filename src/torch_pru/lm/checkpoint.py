@@ -1,18 +1,19 @@
-"""Checkpoints: written aside, synced and renamed, with checksums; nothing in them can run code.
+"""Checkpoints: written aside, synced and renamed, with checksums; loading one never runs code.
 
-A checkpoint is a folder ``checkpoints/000017`` with ``weights.safetensors`` (the weights that training goes
-on from), ``best.safetensors`` (those of the lowest validation loss), ``state.pt`` (tensors and plain values,
-read with ``weights_only=True``) and ``manifest.json`` (size and SHA-256 of each).
+A checkpoint is a folder ``checkpoints/000017`` with ``weights.safetensors`` (the weights that training
+resumes from), ``best.safetensors`` (those of the lowest validation loss), ``state.pt`` (tensors and plain
+values, read with ``weights_only=True``) and ``manifest.json`` (size and SHA-256 of each).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import os
 import pickle
-import shutil
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,10 +26,12 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.data.storage import sync_folder
+from torch_pru.lm.files import TEXT_LIMIT, Folder
 
-KEPT = 2  # so that there is one to fall back on when the newest is damaged
+FILES = ("weights.safetensors", "best.safetensors", "state.pt")
 MANIFEST = "manifest.json"
+WRITING = ".writing"
+"""Where a checkpoint is written before it is renamed."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Checkpoint:
     """What one checkpoint holds.
 
     Attributes:
-        weights: by name, those that training goes on from.
+        weights: by name, those that training resumes from.
         best: by name, those of the lowest validation loss, as validated; empty before the first epoch.
         state: everything else, tensors and plain values.
     """
@@ -47,9 +50,9 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Add a checkpoint to ``folder`` and remove all but the last two.
+    """Add a checkpoint to ``folder`` and keep one older checkpoint, the newest whose checksums match.
 
-    A crash, a full disk or a kill at any moment leaves those that were there before as they were.
+    A crash, a full disk or a kill at any moment leaves the existing checkpoints unchanged.
 
     Example:
         >>> import tempfile
@@ -59,30 +62,38 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         >>> load_newest(folder).state
         {'step': 7}
     """
+    files = opened(folder)
     numbers = saved_numbers(folder)
-    final = folder / f"{max(numbers, default=0) + 1:06d}"
-    aside = folder / ".writing"
+    final = name_of(max(numbers, default=0) + 1)
+    aside = files / WRITING
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(aside, ignore_errors=True)  # what an earlier crash has left
-        aside.mkdir()
+        files.make()
+        files.remove(WRITING)  # what an earlier crash has left
+        aside.make()
         manifest = {}
         for name, content in encode(checkpoint).items():
-            write_synced(aside / name, content)
+            write_synced(aside, name, content)
             manifest[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        write_synced(aside / MANIFEST, json.dumps(manifest, indent=1).encode())
-        sync_folder(aside)
-        os.rename(aside, final)
-        sync_folder(folder)
-        for number in numbers[: len(numbers) + 1 - KEPT]:
-            shutil.rmtree(folder / f"{number:06d}", ignore_errors=True)
-    except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
+        write_synced(aside, MANIFEST, json.dumps(manifest, indent=1).encode())
+        aside.sync()
+        files.rename(WRITING, final)
+    except PRUError as error:
+        with contextlib.suppress(PRUError):
+            files.remove(WRITING)
         raise PRUError(
-            f"cannot write a checkpoint to {folder}: {error.strerror or error}; the checkpoints of before "
-            f"are as they were"
+            f"cannot write a checkpoint to {folder}; existing checkpoints are unchanged: {error}"
         ) from error
-    return final
+    remove_older(files, numbers)
+    return folder / final
+
+
+def remove_older(files: Folder, numbers: list[int]) -> None:
+    """Remove all of these checkpoints but the newest that is whole; all are kept where none is."""
+    whole = next((number for number in reversed(numbers) if is_whole(files / name_of(number))), None)
+    for number in numbers if whole is not None else ():
+        if number != whole:
+            with contextlib.suppress(PRUError):  # it is removed after the next one
+                files.remove(name_of(number))
 
 
 def encode(checkpoint: Checkpoint) -> dict[str, bytes]:
@@ -102,41 +113,82 @@ def contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_newest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole; a damaged one is passed over with a warning.
+    """The newest checkpoint that is whole; damaged ones are skipped with a warning.
 
     Returns:
         None where there has not been a checkpoint yet.
     """
     numbers = saved_numbers(folder)
     for number in reversed(numbers):
-        path = folder / f"{number:06d}"
         try:
-            return decode(read_verified(path))
+            return decode(read_verified(folder / name_of(number)))
         except PRUError as error:
             if number == numbers[0]:
-                problem = f"every checkpoint in {folder} is damaged, and the run cannot go on"
-                raise PRUError(f"{problem}; of the oldest: {error}") from error
+                problem = f"every checkpoint in {folder} is damaged, and the run cannot be resumed"
+                raise PRUError(f"{problem}; the oldest: {error}") from error
             warnings.warn(f"{error}; trying the checkpoint before it", stacklevel=2)
     return None
 
 
 def saved_numbers(folder: Path) -> list[int]:
     """The numbers of the checkpoints in a folder, oldest first."""
-    return sorted(int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit())
+    names = [name for name in opened(folder).names() if re.fullmatch("[0-9]{6,}", name)]
+    return sorted(int(name) for name in names if name == name_of(int(name)))
+
+
+def name_of(number: int) -> str:
+    """The name of the folder of a checkpoint.
+
+    Example:
+        >>> name_of(17)
+        '000017'
+    """
+    return f"{number:06d}"
+
+
+def opened(folder: Path) -> Folder:
+    """The folder of the checkpoints, in its run folder."""
+    return Folder(folder.parent, folder.name)
 
 
 def read_verified(path: Path) -> dict[str, bytes]:
     """The files of a checkpoint, each with the size and checksum that the manifest gives."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
-        contents = {name: (path / name).read_bytes() for name in manifest}
-        expected = {name: str(entry["sha256"]) for name, entry in manifest.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise PRUError(f"the checkpoint {path} is incomplete ({error})") from error
-    for name, content in contents.items():
-        if hashlib.sha256(content).hexdigest() != expected[name]:
+    files = opened(path.parent) / path.name
+    contents = {}
+    for name, entry in read_manifest(files).items():
+        try:
+            contents[name] = files.read(name, entry["bytes"])
+        except PRUError as error:
+            raise PRUError(f"the checkpoint {path} is incomplete ({error})") from error
+        if hashlib.sha256(contents[name]).hexdigest() != entry["sha256"]:
             raise PRUError(f"the checkpoint {path} is damaged: {name} does not match its checksum")
     return contents
+
+
+def read_manifest(files: Folder) -> dict[str, dict[str, Any]]:
+    """The size and SHA-256 of each file of a checkpoint."""
+    try:
+        manifest = json.loads(files.read(MANIFEST, TEXT_LIMIT))
+        sizes = [(entry["bytes"], entry["sha256"]) for entry in manifest.values()]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise PRUError(f"the checkpoint {files.path} is incomplete ({error})") from error
+    if set(manifest) != set(FILES) or not all(type(size) is int and size >= 0 for size, _ in sizes):
+        raise PRUError(
+            f"the checkpoint {files.path} is damaged: {MANIFEST} must give the size of {', '.join(FILES)}"
+        )
+    return dict(manifest)
+
+
+def is_whole(files: Folder) -> bool:
+    """Whether every file of a checkpoint matches its checksum; reads them in small pieces."""
+    try:
+        for name, entry in read_manifest(files).items():
+            with files.open(name, entry["bytes"]) as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
+                    return False
+    except (PRUError, OSError):
+        return False
+    return True
 
 
 def decode(contents: Mapping[str, bytes]) -> Checkpoint:
@@ -151,9 +203,12 @@ def decode(contents: Mapping[str, bytes]) -> Checkpoint:
         raise PRUError(f"the checkpoint cannot be read ({str(error).splitlines()[0]})") from error
 
 
-def write_synced(path: Path, content: bytes) -> None:
+def write_synced(files: Folder, name: str, content: bytes) -> None:
     """Write a file and wait until it is on the disk."""
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with files.create(name) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise PRUError(f"cannot write {files.path / name}: {error.strerror or error}") from error

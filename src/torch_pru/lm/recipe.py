@@ -48,6 +48,24 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, str] | None = 
         raise PRUError(f"{name_or_path}{as_typed(overrides)}: {error}") from error
 
 
+def read_config(content: bytes, path: Path) -> Config:
+    """The settings in a run's config.toml, which spells all of them out and builds upon no other file.
+
+    Args:
+        content: of the file.
+        path: of the file, for messages.
+
+    Example:
+        >>> read_config(config_text(Config(name="mine")).encode(), Path("config.toml")).name
+        'mine'
+    """
+    values = settings_in(parse_toml(content, path), path)
+    try:
+        return build_config(values.pop("name", path.stem), values, values.pop(FINETUNING, None))
+    except PRUError as error:
+        raise PRUError(f"{path}: {error}") from error
+
+
 def finetuning_settings(config: Config, overrides: Mapping[str, str] | None = None) -> Config:
     """The settings of a run's second stage, see `second_stage`, with overrides as typed after ``--set``.
 
@@ -121,12 +139,20 @@ def read_settings(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
             raise PRUError(f"{path}: base: {error}") from error
         values = read_settings(base_path, (*seen, path.resolve()))
         values.pop("name", None)  # a recipe is called after its own file
+    own = settings_in(content, path)
+    finetuning = {**values.get(FINETUNING, {}), **own.get(FINETUNING, {})}
+    return values | own | ({FINETUNING: finetuning} if finetuning else {})
+
+
+def settings_in(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The settings in a file's content, without their sections but for finetuning's."""
+    values: dict[str, Any] = {}
     if "name" in content:  # a run's config.toml says which recipe it was
         values["name"] = str(content.pop("name"))
     for section, settings in content.items():
         check_section(path, section, settings)
         if section == FINETUNING:
-            values[FINETUNING] = values.get(FINETUNING, {}) | settings
+            values[FINETUNING] = settings
         else:
             values.update(settings)
     return values
@@ -135,11 +161,17 @@ def read_settings(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin with a mark
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PRUError(f"{path} is not a TOML file: {error}") from error
+        return parse_toml(path.read_bytes(), path)
     except OSError as error:
         raise PRUError(f"cannot read {path}: {error.strerror}") from error
+
+
+def parse_toml(content: bytes, path: Path) -> dict[str, Any]:
+    """TOML; an error names the file at ``path``."""
+    try:
+        return tomllib.loads(content.decode("utf-8-sig"))  # some editors begin with a byte order mark
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise PRUError(f"{path} is not a TOML file: {error}") from error
 
 
 def check_section(path: Path, section: str, settings: Any) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config, flat_settings, second_stage
-from torch_pru.lm.data.storage import make_folder, writing
 from torch_pru.lm.evaluation.scores import SIXTEEN_BITS, Scores, load_scores
 from torch_pru.lm.evaluation.tune import TOKENS
+from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFile
 from torch_pru.lm.recipe import list_recipes, load_recipe
-from torch_pru.lm.run import RunFolder, write_text
+from torch_pru.lm.run import RunFolder
 
 HOW = frozenset(
     {"seed", "device", "precision", "graphs", "log_steps", "checkpoint_minutes", "checkpoint_steps"}
@@ -140,14 +140,14 @@ def keep(folder: str | Path, into: str | Path) -> Path:
         raise PRUError(
             f"the run in {run.path} would be copied onto itself, and lose what the copy leaves out"
         )
-    make_folder(copy)
-    write_text(copy / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in run.epochs()))
+    files = Folder(copy)
+    files.make()
+    files.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in run.epochs()).encode())
     for name in ("run.json", "config.toml", "environment.json", "scores.json"):
-        if (run.path / name).exists():
-            write_text(copy / name, (run.path / name).read_text(encoding="utf-8"))
-        else:  # nothing of an earlier copy stays
-            with writing(copy / name):
-                (copy / name).unlink(missing_ok=True)
+        try:
+            files.write(name, run.files.read(name, TEXT_LIMIT))
+        except MissingFile:  # nothing of an earlier copy stays
+            files.remove(name)
     return copy
 
 
@@ -155,8 +155,8 @@ def read_environment(folder: Path) -> dict[str, Any]:
     """The content of environment.json."""
     path = folder / "environment.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = json.loads(Folder(folder).read("environment.json", TEXT_LIMIT))
+    except (ValueError, RecursionError) as error:
         raise PRUError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise PRUError(f"{path} is not a JSON object")

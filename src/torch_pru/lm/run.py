@@ -29,11 +29,11 @@ from torch_pru.errors import PRUError
 from torch_pru.lm.checkpoint import Checkpoint, load_newest
 from torch_pru.lm.config import Config
 from torch_pru.lm.data.corpus import Corpus, load_corpus
-from torch_pru.lm.data.storage import make_folder, write_aside
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.device import device_name
+from torch_pru.lm.files import METRICS_LIMIT, TEXT_LIMIT, VOCABULARY_LIMIT, Folder, MissingFile
 from torch_pru.lm.model import LanguageModel
-from torch_pru.lm.recipe import config_text, load_recipe
+from torch_pru.lm.recipe import config_text, read_config
 
 FORMAT = 1  # of the folder; raise it when a reader of the old one could not read the new one
 STAGES = ("train", "finetune")
@@ -68,27 +68,32 @@ class RunFolder:
         """Make a new run folder; one that holds a run already is refused."""
         path = Path(path)
         refuse_existing_run(path)
-        make_folder(path)
-        write_text(path / "config.toml", config_text(config))
-        corpus.vocabulary.save(path / "vocabulary.txt")
+        files = Folder(path)
+        files.make()
+        files.write("config.toml", config_text(config).encode())
+        files.write("vocabulary.txt", corpus.vocabulary.to_bytes())
         text_digest = corpus.digest()
         about = {"format": FORMAT, "stage": stage, "text_digest": text_digest}
         # Last, so that a folder with a run.json is complete.
-        write_text(path / "run.json", json.dumps(about) + "\n")
+        files.write("run.json", json.dumps(about).encode() + b"\n")
         return cls(path, stage, config, text_digest)
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
         """Open the run in a folder; one of another format is refused."""
         path = Path(path)
-        if path.name in ("", ".."):  # copies and the second stage are called after the folder
+        # Copies and the second stage are named after the folder; and a user may name a run by a link to it.
+        if path.name in ("", "..") or path.is_symlink():
             path = path.resolve()
+        if not path.is_dir():
+            raise PRUError(f"there is no run in {path}: {why_no_run(path)}")
+        files = Folder(path)
         try:
-            about = json.loads((path / "run.json").read_text(encoding="utf-8"))
+            about = json.loads(files.read("run.json", TEXT_LIMIT))
             found, stage, text_digest = about["format"], about["stage"], about.get("text_digest", "")
-        except (FileNotFoundError, NotADirectoryError):
+        except MissingFile:
             raise PRUError(f"there is no run in {path}: {why_no_run(path)}") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise PRUError(f"{path / 'run.json'} cannot be read: {error}") from error
         if found != FORMAT:
             raise PRUError(
@@ -97,12 +102,19 @@ class RunFolder:
             )
         if stage not in STAGES:
             raise PRUError(f"{path / 'run.json'} has stage {stage!r}; a run has one of {', '.join(STAGES)}")
-        return cls(path, stage, load_recipe(path / "config.toml"), text_digest)
+        config = read_config(files.read("config.toml", TEXT_LIMIT), path / "config.toml")
+        return cls(path, stage, config, text_digest)
+
+    @property
+    def files(self) -> Folder:
+        """What opens the files of the folder."""
+        return Folder(self.path)
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The words of the run, numbered as its weights are."""
-        return Vocabulary.load(self.path / "vocabulary.txt")
+        content = self.files.read("vocabulary.txt", VOCABULARY_LIMIT)
+        return Vocabulary.from_bytes(content, self.path / "vocabulary.txt")
 
     def corpus(self) -> Corpus:
         """The text that the run learns from."""
@@ -138,9 +150,8 @@ class RunFolder:
         return self.path / "checkpoints"
 
     def checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole, or None before the first; one that is gone is missed."""
-        metrics = self.path / "metrics.jsonl"
-        begun = metrics.exists() and metrics.stat().st_size > 0
+        """The newest checkpoint that is whole, or None before the first; raises if they were deleted."""
+        begun = bool(self.files.size("metrics.jsonl"))
         newest = load_newest(self.checkpoints)
         if newest is None and begun:  # a run saves before its first line
             raise PRUError(
@@ -182,8 +193,8 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``; one that a crash cut short is left out."""
         try:
-            lines = (self.path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-        except FileNotFoundError:
+            lines = self.files.read("metrics.jsonl", METRICS_LIMIT).splitlines(keepends=True)
+        except MissingFile:
             return []
         try:
             found = [json.loads(line) for line in lines if line.endswith(b"\n")]
@@ -209,13 +220,13 @@ class RunFolder:
         )
 
     def forget_scores(self) -> None:
-        """Remove what was found of earlier weights: training goes on, and they will be others."""
-        (self.path / "scores.json").unlink(missing_ok=True)
+        """Remove the scores of earlier weights, which training is about to change."""
+        self.files.remove("scores.json")
 
     def write_environment(self, device: torch.device, processes: int) -> None:
         """Note where the run works: versions, commit, device, seed."""
         content = environment(device, processes) | {"seed": self.config.training.seed}
-        write_text(self.path / "environment.json", json.dumps(content, indent=1) + "\n")
+        self.files.write("environment.json", json.dumps(content, indent=1).encode() + b"\n")
 
 
 def is_epoch(line: Mapping[str, Any]) -> bool:
@@ -233,7 +244,7 @@ def is_epoch(line: Mapping[str, Any]) -> bool:
 
 def refuse_existing_run(path: Path) -> None:
     """A run is never written over."""
-    if (path / "run.json").exists():
+    if path.is_dir() and Folder(path).has("run.json"):
         raise PRUError(
             f"there is a run in {path} already; go on with it ({pru_command('resume', path)}) or move it away"
         )
@@ -264,12 +275,9 @@ def locked(path: Path, patience: float = 0.0) -> Iterator[None]:
 
     Where another is at work already, wait up to ``patience`` seconds for it.
     """
-    make_folder(path)
-    try:
-        file = open(path / "lock", "a+b")  # noqa: SIM115 (held for the whole block)
-    except OSError as error:
-        raise PRUError(f"cannot write to {path}: {error.strerror}") from error
-    with file:
+    files = Folder(path)
+    files.make()
+    with files.open_lock("lock") as file:
         deadline = time.monotonic() + patience
         while not (taken := lock(file)) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -292,12 +300,6 @@ def lock(file: IO[bytes]) -> bool:
     except OSError:
         return False
     return True
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file or leave the old one."""
-    with write_aside(path) as file:
-        file.write(text.encode())
 
 
 def environment(device: torch.device, processes: int) -> dict[str, Any]:

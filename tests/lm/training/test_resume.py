@@ -118,7 +118,7 @@ def test_kill_9_at_random_moments(
     assert killed >= 8, "the test must kill runs at work"
 
 
-@pytest.mark.parametrize("call", [2, 8, 11, *range(14, 24, 3), *range(24, 34)])
+@pytest.mark.parametrize("call", [2, 10, 13, *range(18, 29, 3), *range(29, 40)])
 def test_kill_9_inside_the_calls_that_write(
     call: int, workshop: Workshop, settings: dict[str, Any], whole: Path, tmp_path: Path
 ) -> None:
@@ -219,7 +219,7 @@ def interrupted(
 ) -> Path:
     """A run that was killed while it wrote its fourth checkpoint."""
     path = tmp_path_factory.mktemp("interrupted") / "run"
-    assert workshop.run("train", run=str(path), settings=settings, die_at_call=42) == -signal.SIGKILL
+    assert workshop.run("train", run=str(path), settings=settings, die_at_checkpoint=4) == -signal.SIGKILL
     assert len(checkpoints(path)) == 2
     return path
 

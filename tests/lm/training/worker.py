@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.tensorboard import SummaryWriter  # noqa: F401 (imported before the fork, for speed)
 
 from torch_pru import PRUError
 from torch_pru.lm import run as run_module
@@ -42,6 +41,18 @@ def die_at_call(number: int) -> None:
 
     for name in ("fsync", "rename", "replace", "mkdir"):
         setattr(os, name, counting(getattr(os, name)))
+
+
+def die_at_checkpoint(number: int) -> None:
+    """Kill this process when the checkpoint of this number is written and about to get its name."""
+    replace = os.replace
+
+    def dying(old: Any, new: Any, **options: Any) -> None:
+        if new == f"{number:06d}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(old, new, **options)
+
+    os.replace = dying
 
 
 def take_steps(job: dict[str, Any]) -> None:
@@ -73,6 +84,8 @@ def do(job: dict[str, Any]) -> None:
     os.environ.update(job.get("environment", {}))
     if "die_at_call" in job:
         die_at_call(job["die_at_call"])
+    if "die_at_checkpoint" in job:
+        die_at_checkpoint(job["die_at_checkpoint"])
     if job["do"] == "train":
         train(build_config("small", job["settings"]), job["run"])
     elif job["do"] == "resume":

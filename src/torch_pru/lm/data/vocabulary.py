@@ -87,7 +87,16 @@ class Vocabulary:
             '<eos>\\ngod\\n'
         """
         with write_aside(Path(path)) as file:
-            file.write("".join(f"{word}\n" for word in self.words).encode("utf-8"))
+            file.write(self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """One word a line, UTF-8.
+
+        Example:
+            >>> Vocabulary(["<eos>", "god"]).to_bytes()
+            b'<eos>\\ngod\\n'
+        """
+        return "".join(f"{word}\n" for word in self.words).encode("utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Vocabulary:
@@ -101,10 +110,21 @@ class Vocabulary:
             ('<eos>', 'god')
         """
         try:
-            text = Path(path).read_bytes().decode("utf-8")
-            return cls(text.removesuffix("\n").split("\n") if text else [])
+            return cls.from_bytes(Path(path).read_bytes(), path)
         except OSError as error:
             raise PRUError(f"cannot read {path}: {error.strerror}") from error
+
+    @classmethod
+    def from_bytes(cls, content: bytes, path: str | Path) -> Vocabulary:
+        """What ``to_bytes`` gave; an error names the file at ``path``.
+
+        Example:
+            >>> Vocabulary.from_bytes(b"<eos>\\ngod\\n", "vocabulary.txt").words
+            ('<eos>', 'god')
+        """
+        try:
+            text = content.decode("utf-8")
+            return cls(text.removesuffix("\n").split("\n") if text else [])
         except (PRUError, UnicodeDecodeError) as error:
             raise PRUError(f"{path} is not a vocabulary, one word a line: {error}") from error
 

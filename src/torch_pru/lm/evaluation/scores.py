@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.data.storage import write_aside
 from torch_pru.lm.evaluation.cache import CacheSettings
 from torch_pru.lm.evaluation.dynamic import DynamicSettings
 from torch_pru.lm.evaluation.static import Score
 from torch_pru.lm.evaluation.tune import Tuning
+from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFile
 from torch_pru.lm.model import LanguageModel, parameter_counts
 
 FILE = "scores.json"
@@ -102,12 +102,12 @@ def load_scores(folder: str | Path) -> Scores | None:
         True
     """
     path = Path(folder) / FILE
-    if not path.exists():
-        return None
     try:
-        scores = Scores(**json.loads(path.read_text(encoding="utf-8")))
+        scores = Scores(**json.loads(Folder(Path(folder)).read(FILE, TEXT_LIMIT)))
         check_shape(scores)
-    except (OSError, ValueError, TypeError) as error:
+    except MissingFile:
+        return None
+    except (ValueError, TypeError, RecursionError) as error:
         raise PRUError(f"{path} is not a file of scores: {error}; delete it and score again") from error
     return scores
 
@@ -160,8 +160,7 @@ def read_again(scores: Scores, folder: str | Path) -> Scores:
 
 def save_scores(scores: Scores, folder: str | Path) -> None:
     """Write ``scores.json``, whole or not at all."""
-    with write_aside(Path(folder) / FILE) as file:
-        file.write((json.dumps(dataclasses.asdict(scores), indent=1) + "\n").encode())
+    Folder(Path(folder)).write(FILE, json.dumps(dataclasses.asdict(scores), indent=1).encode() + b"\n")
 
 
 def digest(model: LanguageModel) -> str:

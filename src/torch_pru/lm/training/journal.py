@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
+import socket
+import time
+import warnings
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from torch.utils.tensorboard import SummaryWriter
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard.summary import scalar
 
 from torch_pru.errors import PRUError
+from torch_pru.lm.files import CHUNK, METRICS_LIMIT, Folder, MissingFile
+
+METRICS = "metrics.jsonl"
+EVENT_FILES = itertools.count()
+"""Numbers for the event files of a process."""
 
 
 class Journal:
-    """Appends to ``metrics.jsonl``. What the clock says is under ``"clock"``; the rest is reproducible.
+    """Appends to ``metrics.jsonl``. Readings of the clock are under ``"clock"``; the rest is reproducible.
+
+    The file is replaced by a copy of its first ``offset`` bytes and never changed in place, so that writing
+    never reaches another file through a hard link or a symbolic link.
 
     Args:
         folder: of the run.
-        offset: bytes of the file that belong to the checkpoint training goes on from; the rest is dropped.
-        step: steps done by then; later TensorBoard points are dropped too.
+        offset: bytes of the file that belong to the checkpoint training resumes from; the rest is dropped.
+        step: steps done by then; later TensorBoard points are dropped, too.
 
     Example:
         >>> import tempfile
@@ -29,29 +45,24 @@ class Journal:
     """
 
     def __init__(self, folder: Path, *, offset: int, step: int) -> None:
-        self.path = folder / "metrics.jsonl"
-        try:
-            self._file = open(self.path, "ab")  # noqa: SIM115 (open as long as the journal)
-            if self._file.tell() < offset:
-                raise PRUError(f"{self.path} is shorter than when the checkpoint was written; it was changed")
-            self._file.truncate(offset)
-            self._file.seek(offset)  # truncating leaves the position, which `offset` gives, where it was
-            self._board = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
-        except OSError as error:
-            raise PRUError(f"cannot write {self.path}: {error.strerror or error}") from error
+        self.path = folder / METRICS
+        files = Folder(folder)
+        self._file = files.replace(METRICS, first_bytes(files, offset))
+        self._board = EventFile(files, purge_step=step + 1 if step else None)
 
     def write(self, values: dict[str, Any], clock: dict[str, float]) -> None:
-        """Add a line; ``values`` has its ``kind`` and ``step``."""
+        """Append a line; ``values`` has its ``kind`` and ``step``."""
         line = json.dumps(values | {"clock": clock}) + "\n"
         try:
             self._file.write(line.encode())
-            self._file.flush()  # a kill loses nothing that was said
+            self._file.flush()  # so that a kill loses no line
             for name, value in (values | clock).items():
                 if isinstance(value, float):
                     self._board.add_scalar(f"{values['kind']}/{name}", value, values["step"])
+            self._board.flush()
         except OSError as error:
             raise PRUError(
-                f"cannot write {self.path}: {error.strerror or error}; the checkpoints are as they were"
+                f"cannot write {self.path}: {error.strerror or error}; existing checkpoints are unchanged"
             ) from error
 
     def offset(self) -> int:
@@ -63,7 +74,56 @@ class Journal:
         return self._file.tell()
 
     def close(self) -> None:
-        """Close both. A disk that is full was told of when a line was written, and is not told of again."""
+        """Close both files. Write errors were reported when a line was written and are not reported again."""
         for part in (self._file, self._board):
             with suppress(OSError):
                 part.close()
+
+
+def first_bytes(files: Folder, offset: int) -> Iterator[bytes]:
+    """The first ``offset`` bytes of metrics.jsonl, in pieces; of a shorter file, its complete lines."""
+    left, unfinished = offset, b""
+    with suppress(MissingFile), files.open(METRICS, METRICS_LIMIT) as file:
+        while left and (piece := file.read(min(CHUNK, left))):
+            left -= len(piece)
+            lines, newline, unfinished = (unfinished + piece).rpartition(b"\n")
+            yield lines + newline
+    if left:
+        warnings.warn(
+            f"{files.path / METRICS} is shorter than when the checkpoint was written, so lines are lost; "
+            f"training resumes from the checkpoint",
+            stacklevel=2,
+        )
+
+
+class EventFile:
+    """A new TensorBoard event file. ``SummaryWriter`` would open its file by path and follow links.
+
+    Args:
+        files: the run folder.
+        purge_step: points of older event files from this step on are dropped.
+    """
+
+    def __init__(self, files: Folder, purge_step: int | None) -> None:
+        host = re.sub(r"[^\w.-]", "_", socket.gethostname())
+        name = f"events.out.tfevents.{int(time.time()):010d}.{host}.{os.getpid()}.{next(EVENT_FILES)}"
+        self._records = RecordWriter(files.create(name))
+        self._add(Event(file_version="brain.Event:2"))
+        if purge_step is not None:
+            self._add(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
+
+    def _add(self, event: Event) -> None:
+        event.wall_time = time.time()
+        self._records.write(event.SerializeToString())
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        """A point of a curve."""
+        self._add(Event(step=step, summary=scalar(name, value)))
+
+    def flush(self) -> None:
+        """Hand what was added to the system."""
+        self._records.flush()
+
+    def close(self) -> None:
+        """Flush and close the file."""
+        self._records.close()

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from torch_pru.errors import PRUError
 from torch_pru.lm.config import TrainingConfig
+
+STAGES = ("train", "finetune")
 
 
 class Decision(Enum):
@@ -110,6 +113,17 @@ class Schedule:
         return {item.name: getattr(self, item.name) for item in dataclasses.fields(self)[1:]}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state`` gave."""
+        """Continue from what ``state`` gave. It may come from a stranger, and ends up in metrics.jsonl."""
+        expected = {item.name for item in dataclasses.fields(self)[1:]}
+        if not isinstance(state, dict) or set(state) != expected:
+            raise PRUError(f"the schedule of the checkpoint must have {', '.join(sorted(expected))}")
+        for name, value in state.items():
+            kind = type(getattr(self, name))
+            if type(value) is not kind or (name == "stage" and value not in STAGES):
+                raise PRUError(
+                    f"the schedule of the checkpoint has {name}={value!r:.100}; expected {kind.__name__}"
+                )
+        if not all(type(loss) is float for loss in state["history"]):
+            raise PRUError("the schedule of the checkpoint has a history of other than losses")
         for name, value in state.items():
             setattr(self, name, value)

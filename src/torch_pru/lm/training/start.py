@@ -56,6 +56,11 @@ class InterruptedRun:
         checkpoint = self.run.checkpoint()
         if checkpoint is not None:
             restore(trainer, checkpoint)
+            if trainer.schedule.stage != self.run.stage:
+                raise PRUError(
+                    f"the checkpoint in {self.run.checkpoints} has stage {trainer.schedule.stage!r}, and "
+                    f"run.json has {self.run.stage!r}"
+                )
 
 
 class SecondStage:
