@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import torch_pru
-from torch_pru.cli import analyze, data, evaluate, generate, recipes, report, settings, train
+from torch_pru.cli import analyze, data, evaluate, generate, recipes, report, score, settings, train
 from torch_pru.cli.console import complain, show_warning
 from torch_pru.errors import PRUError
 
@@ -74,6 +74,7 @@ for command in (
     train.finetune,
     evaluate.evaluate,
     generate.generate,
+    score.score,
     recipes.recipes,
     recipes.params,
     settings.settings,

@@ -14,7 +14,7 @@ UNKNOWN = "<unk>"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def read_words(path: Path, split: Callable[[str], list[str]] = str.split) -> Iterator[list[str]]:
+def read_words(path: Path | int, split: Callable[[str], list[str]] = str.split) -> Iterator[list[str]]:
     """The words of a text file, some hundred thousand at a time; ``split`` cuts a line into words.
 
     As in Mikolov's and Merity's preprocessing, every line gives its words and then ``<eos>``, blank lines
@@ -36,8 +36,10 @@ def read_words(path: Path, split: Callable[[str], list[str]] = str.split) -> Ite
         yield words
 
 
-def read_blocks(path: Path) -> Iterator[str]:
+def read_blocks(path: Path | int) -> Iterator[str]:
     """The text of a file in blocks of about a megabyte, cut between words; the last ends in a newline.
+
+    A path of 0 is standard input.
 
     A block, not a line, is what is held in memory, so that a line of any length is harmless.
 
@@ -48,8 +50,9 @@ def read_blocks(path: Path) -> Iterator[str]:
         >>> list(read_blocks(path))
         ['in the beginning\\n']
     """
+    name = "standard input" if path == 0 else str(path)
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", closefd=path != 0) as file:
             offset = 0  # of the first byte of `block` in the file
             block = file.read(CHUNK)
             if block.startswith(_BYTE_ORDER_MARK):
@@ -58,20 +61,20 @@ def read_blocks(path: Path) -> Iterator[str]:
                 # These two bytes are never part of a longer UTF-8 character.
                 cut = max(block.rfind(b" "), block.rfind(b"\n")) + 1
                 if cut:
-                    yield _decode(block[:cut], path, offset)
+                    yield _decode(block[:cut], name, offset)
                     offset += cut
                 block = block[cut:] + chunk
     except OSError as error:
-        raise PRUError(f"cannot read {path}: {error.strerror}") from error
+        raise PRUError(f"cannot read {name}: {error.strerror}") from error
     if block:
-        yield _decode(block if block.endswith(b"\n") else block + b"\n", path, offset)
+        yield _decode(block if block.endswith(b"\n") else block + b"\n", name, offset)
 
 
-def _decode(block: bytes, path: Path, offset: int) -> str:
+def _decode(block: bytes, name: str, offset: int) -> str:
     try:
         return block.decode("utf-8")
     except UnicodeDecodeError as error:
         at = offset + error.start
         raise PRUError(
-            f"{path} is not UTF-8: byte 0x{block[error.start]:02x} at offset {at}; convert the file to UTF-8"
+            f"{name} is not UTF-8: byte 0x{block[error.start]:02x} at offset {at}; convert the file to UTF-8"
         ) from error

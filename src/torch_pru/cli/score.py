@@ -1,0 +1,103 @@
+"""``pru score``: the log-probability of every word of a text."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torch_pru.cli.console import messages
+from torch_pru.cli.progress import bar
+from torch_pru.errors import PRUError, check_choice
+
+if TYPE_CHECKING:
+    from torch_pru.lm.scoring import WordScore
+
+STDIN = 0
+
+
+def score(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text, or - for standard input.")],
+    output_format: Annotated[
+        str, typer.Option("--format", help="tsv, or jsonl for one JSON object per line.")
+    ] = "tsv",
+    bos: Annotated[
+        bool,
+        typer.Option(
+            "--bos/--no-bos",
+            help="Begin after an <eos>. Without it the first word has no score, as in pru evaluate.",
+        ),
+    ] = True,
+    adapt: Annotated[
+        bool, typer.Option("--adapt", help="Learn from the text while reading it (dynamic evaluation).")
+    ] = False,
+    cache: Annotated[bool, typer.Option("--cache", help="Remember recent words (continuous cache).")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+) -> None:
+    """Print the log-probability of every word of a text.
+
+    The text is cut into words as the run's corpus is, with <eos> after every line. The columns are the word,
+    its log-probability (natural logarithm), its surprisal in bits, and 1 for a word that the run does not
+    know. The totals are printed to standard error.
+
+    A text of any length is read in little memory.
+    """
+    from torch_pru.lm.evaluation.static import in_digits, perplexity
+    from torch_pru.lm.scoring import Scorer
+
+    check_choice("--format", output_format, FORMATS)
+    line_of = FORMATS[output_format]
+    scorer = Scorer.open(run, device=device, adapt=adapt, cache=cache, watch=bar)
+    total, count, unknown = 0.0, 0, 0
+    if output_format == "tsv":
+        sys.stdout.write("word\tlog_probability\tsurprisal\tunknown\n")
+    for part in scorer.read_file(STDIN if str(file) == "-" else file, bos=bos):
+        sys.stdout.write("".join(map(line_of, part)))
+        total, count, unknown = total + part.total, count + part.count, unknown + sum(part.unknown)
+    if count == 0:
+        raise PRUError(f"{file} has no word to score; it needs at least {1 if bos else 2}")
+    mean = perplexity(-total / count)
+    summary = (
+        f"{count:,} words, log-probability {total:.6f}, perplexity {in_digits(mean)}, unknown {unknown:,}"
+    )
+    messages().print(summary, soft_wrap=True)
+
+
+def tsv_line(score: WordScore) -> str:
+    """The columns of a word; a missing score is empty.
+
+    Example:
+        >>> from torch_pru.lm.scoring import WordScore
+        >>> tsv_line(WordScore("god", -1.5, unknown=False))
+        'god\\t-1.5\\t2.16404256\\t0\\n'
+    """
+    if math.isnan(score.log_probability):
+        return f"{score.word}\t\t\t{score.unknown:d}\n"
+    return f"{score.word}\t{score.log_probability:.9g}\t{score.surprisal:.9g}\t{score.unknown:d}\n"
+
+
+def json_line(score: WordScore) -> str:
+    """The same as a JSON object; a missing score is null.
+
+    Example:
+        >>> from torch_pru.lm.scoring import WordScore
+        >>> json_line(WordScore("god", -1.5, unknown=False))
+        '{"word": "god", "log_probability": -1.5, "surprisal": 2.16404256, "unknown": false}\\n'
+    """
+    missing = math.isnan(score.log_probability)
+    values = {
+        "word": score.word,
+        "log_probability": None if missing else float(f"{score.log_probability:.9g}"),
+        "surprisal": None if missing else float(f"{score.surprisal:.9g}"),
+        "unknown": score.unknown,
+    }
+    return json.dumps(values, ensure_ascii=False) + "\n"
+
+
+FORMATS: dict[str, Callable[[WordScore], str]] = {"tsv": tsv_line, "jsonl": json_line}
