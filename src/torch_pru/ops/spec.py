@@ -1,0 +1,163 @@
+"""What a backend is told about one layer in one direction: its structure and its weights."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+LINEAR_POOLINGS = ("average", "skip")
+
+
+class TransformSpec(NamedTuple):
+    """The structure of a transform: a linear, a grouped and a pyramidal transform are cases of the same.
+
+    A linear transform has one level and one group, a grouped one has one level and several groups, and a
+    pyramidal one has several levels, each of which may have groups.
+
+    Attributes:
+        in_features: N.
+        level_sizes: the number of outputs of each level; they add up to M. Level k (from 0) reads
+            N / 2^k features.
+        groups: of each level's matrix. Where it does not divide a level's sizes, the level is *uneven*: its
+            groups differ by one feature, and each has a matrix of its own.
+        pooling: ``"average"``, ``"max"``, ``"skip"`` or ``"convolution"``.
+        windows: the pooling window of each level below the first; 1 for ``"skip"``.
+
+    Example:
+        >>> spec = TransformSpec(8, (12, 4), windows=(3,))
+        >>> spec.out_features, spec.levels, spec.level_features, spec.is_linear
+        (16, 2, (8, 4), True)
+        >>> spec.matrix_shapes(gates=4)
+        ((48, 8), (16, 4))
+    """
+
+    in_features: int
+    level_sizes: tuple[int, ...]
+    groups: int = 1
+    pooling: str = "average"
+    windows: tuple[int, ...] = ()
+
+    @property
+    def out_features(self) -> int:
+        """M."""
+        return sum(self.level_sizes)
+
+    @property
+    def levels(self) -> int:
+        """K."""
+        return len(self.level_sizes)
+
+    @property
+    def level_features(self) -> tuple[int, ...]:
+        """The number of inputs of each level."""
+        return tuple(self.in_features >> level for level in range(self.levels))
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the whole transform is a linear map of its input."""
+        return self.levels == 1 or self.pooling in LINEAR_POOLINGS
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the groups of every level have the same size: then each level has one matrix."""
+        return not any(self.is_uneven(level) for level in range(self.levels))
+
+    def is_uneven(self, level: int) -> bool:
+        """Whether ``groups`` does not divide the sizes of a level."""
+        return bool(self.level_features[level] % self.groups or self.level_sizes[level] % self.groups)
+
+    def matrix_shapes(self, gates: int) -> tuple[tuple[int, int], ...]:
+        """The shape of every matrix: one per level, or one per group of an uneven level.
+
+        The rows of a matrix are gate-major, as in ``nn.LSTM``; within a gate they are in the order of the
+        outputs. The matrix of an even level has n_k/g columns.
+        """
+        shapes: list[tuple[int, int]] = []
+        for level, (outputs, inputs) in enumerate(zip(self.level_sizes, self.level_features, strict=True)):
+            if self.is_uneven(level):
+                parts = zip(even_sizes(outputs, self.groups), even_sizes(inputs, self.groups), strict=True)
+                shapes += [(gates * rows, columns) for rows, columns in parts]
+            else:
+                shapes.append((gates * outputs, inputs // self.groups))
+        return tuple(shapes)
+
+    def matrices_by_level(self, matrices: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+        """The matrices of each level: one, or one per group of an uneven level."""
+        rest = iter(matrices)
+        counts = (self.groups if self.is_uneven(level) else 1 for level in range(self.levels))
+        return [tuple(next(rest) for _ in range(count)) for count in counts]
+
+
+class LayerSpec(NamedTuple):
+    """The structure of one layer in one direction.
+
+    Attributes:
+        input: the transform of the input, (…, N) to (…, 4, M).
+        context: the transform of the state h, (…, M) to (…, 4, M).
+        residual: whether the input is added to all four gates; then N = M.
+
+    Example:
+        >>> spec = LayerSpec(TransformSpec(8, (12, 4), windows=(3,)), TransformSpec(16, (16,), groups=2))
+        >>> spec.input_size, spec.hidden_size, spec.groups, spec.is_linear
+        (8, 16, 2, True)
+    """
+
+    input: TransformSpec
+    context: TransformSpec
+    residual: bool = False
+
+    @property
+    def input_size(self) -> int:
+        """N."""
+        return self.input.in_features
+
+    @property
+    def hidden_size(self) -> int:
+        """M."""
+        return self.context.in_features
+
+    @property
+    def groups(self) -> int:
+        """The groups of the context transform."""
+        return self.context.groups
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether both transforms are linear maps: then the unit is an LSTM with structured weights."""
+        return self.input.is_linear and self.context.is_linear
+
+    @property
+    def is_grouped_lstm(self) -> bool:
+        """Whether the context is one matrix (4M, M/g), which fused recurrences expect."""
+        return self.context.levels == 1
+
+
+class LayerWeights(NamedTuple):
+    """The weights of one layer in one direction, in the layout of ``nn.LSTM`` and of grouped convolutions.
+
+    Attributes:
+        input: the matrices of the input transform, level by level; see :meth:`TransformSpec.matrix_shapes`.
+            Level k's is (4·m_k, n_k/groups), rows gate-major: row = gate·m_k + unit.
+        context: the matrices of the context transform. Of a grouped or linear context it is one, (4M, M/g):
+            row = gate·M + group·M/g + unit.
+        bias: (4M,), the sum of both biases, or None.
+        input_kernels, context_kernels: the learned kernels (window,) of ``pooling="convolution"``, one for
+            each level below the first.
+    """
+
+    input: tuple[Tensor, ...]
+    context: tuple[Tensor, ...]
+    bias: Tensor | None = None
+    input_kernels: tuple[Tensor, ...] = ()
+    context_kernels: tuple[Tensor, ...] = ()
+
+
+def even_sizes(total: int, parts: int) -> list[int]:
+    """``total`` divided into ``parts`` sizes that differ by at most one, as ``Tensor.tensor_split`` does.
+
+    Example:
+        >>> even_sizes(8, 3)
+        [3, 3, 2]
+    """
+    return [total // parts + (part < total % parts) for part in range(parts)]
