@@ -81,7 +81,7 @@ def build_step(row: Row, device: torch.device) -> Callable[[], None]:
 
     def call() -> None:
         nonlocal state
-        step.optimizer.prepare(rate)
+        step.optimizer.prepare_step(rate)
         if graphed is not None:
             state, _ = graphed(0, STEPS, state)
         else:
@@ -125,7 +125,7 @@ def changes_by_a_step(row: Row, precision: str, device: torch.device) -> dict[st
         # A new model's vectors are so small that its gates stand half open, whichever is which.
         embedding.copy_(torch.randn(embedding.shape, generator=torch.Generator().manual_seed(2)))
     before = {name: weight.detach().clone() for name, weight in step.model.named_parameters()}
-    step.optimizer.prepare(row.config.training.learning_rate)
+    step.optimizer.prepare_step(row.config.training.learning_rate)
     step(text[:-1], text[1:], step.model.initial_state(text.shape[1]))
     return {name: weight.detach() - before[name] for name, weight in step.model.named_parameters()}
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from torch_pru.lm.training.optimizer import AveragedSGD, Watch
+from torch_pru.lm.training.optimizer import AveragedSGD, NonFiniteCheck
 from torch_pru.ops.cross_entropy import linear_cross_entropy
 from torch_pru.ops.lookup import add_rows
 
@@ -71,9 +72,15 @@ def many_gradients() -> list[torch.Tensor]:
     return [*(draw(*shape) for shape in shapes), *views, draw(30, 50).t(), draw(102)[1:]]
 
 
+def step_along(optimizer: AveragedSGD, gradients: list[torch.Tensor], **options: Any) -> torch.Tensor:
+    for parameter, gradient in zip(optimizer.params, gradients, strict=True):
+        parameter.grad = gradient
+    return optimizer.step(**options)
+
+
 def taken(
     gradients: list[torch.Tensor], dtype: torch.dtype, averaging: bool, factor: float | None
-) -> tuple[list[torch.Tensor], torch.Tensor, Watch]:
+) -> tuple[list[torch.Tensor], torch.Tensor, NonFiniteCheck]:
     """Weights and averages after five steps, the last norm and the watch; float64 takes the plain path."""
     generator = torch.Generator("cuda").manual_seed(1)
     weights = [
@@ -84,13 +91,15 @@ def taken(
     if averaging:
         optimizer.start_averaging()
     numbers = [torch.tensor(value, device="cuda") for value in (3.0, 0, -1)]
-    watch, scale = Watch(*numbers), None if factor is None else torch.tensor(factor, device="cuda")
+    check, scale = NonFiniteCheck(*numbers), None if factor is None else torch.tensor(factor, device="cuda")
     for step in range(5):
-        optimizer.prepare(3.0 + step)
+        optimizer.prepare_step(3.0 + step)
         short = 1e-5 if step == 3 else 1.0  # once short enough not to be clipped
         given = [short * gradient for gradient in gradients] if step == 3 else gradients
-        norm = optimizer.apply([gradient.to(dtype) for gradient in given], factor=scale, watch=watch)
-    return [*weights, *(optimizer.averages or [])], norm, watch
+        norm = step_along(
+            optimizer, [gradient.to(dtype) for gradient in given], grad_scale=scale, check=check
+        )
+    return [*weights, *(optimizer.averages or [])], norm, check
 
 
 @pytest.mark.parametrize("averaging", [False, True])
@@ -99,13 +108,13 @@ def taken(
 def test_the_fused_update_is_the_plain_one(averaging: bool, factor: float | None, times: int) -> None:
     gradients = many_gradients() * times
     before = [gradient.clone() for gradient in gradients]
-    ours, norm, watch = taken(gradients, torch.float32, averaging, factor)
+    ours, norm, check = taken(gradients, torch.float32, averaging, factor)
     exact, exact_norm, _ = taken(gradients, torch.float64, averaging, factor)
     assert abs(norm - exact_norm) <= 1e-6 * exact_norm
     for mine, theirs in zip(ours, exact, strict=True):
         torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=2e-6)
     assert all(map(torch.equal, gradients, before))  # they may be one tensor, and are never written to
-    assert (watch.steps.item(), watch.first_bad.item()) == (5, -1)
+    assert (check.step_count.item(), check.first_bad_step.item()) == (5, -1)
     again, norm_again, _ = taken(gradients, torch.float32, averaging, factor)
     assert all(map(torch.equal, ours, again))
     assert torch.equal(norm, norm_again)
@@ -114,8 +123,8 @@ def test_the_fused_update_is_the_plain_one(averaging: bool, factor: float | None
 def test_the_norm_of_very_many_elements_loses_nothing() -> None:
     gradient = torch.full((40_000_000,), 0.1, device="cuda")
     optimizer = AveragedSGD([torch.zeros_like(gradient)], clip=1.0, weight_decay=0.0)
-    optimizer.prepare(1.0)
-    assert optimizer.apply([gradient]).item() == pytest.approx(0.1 * math.sqrt(40_000_000), rel=1e-6)
+    optimizer.prepare_step(1.0)
+    assert step_along(optimizer, [gradient]).item() == pytest.approx(0.1 * math.sqrt(40_000_000), rel=1e-6)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -123,37 +132,37 @@ def test_a_bad_gradient_is_noted(value: float) -> None:
     gradients = [torch.ones(5000, device="cuda"), torch.ones(3, device="cuda")]
     weights = [torch.ones_like(gradient) for gradient in gradients]
     optimizer = AveragedSGD(weights, clip=0.25, weight_decay=0.0)
-    watch = Watch(*(torch.tensor(number, device="cuda") for number in (3.0, 0, -1)))
+    check = NonFiniteCheck(*(torch.tensor(number, device="cuda") for number in (3.0, 0, -1)))
     for step in range(1, 5):
-        optimizer.prepare(1.0)
+        optimizer.prepare_step(1.0)
         if step == 2:
             gradients[0][4321] = value
-        norm = optimizer.apply(gradients, watch=watch)
+        norm = step_along(optimizer, gradients, check=check)
         assert norm.isfinite() == (step < 2)
-        assert (watch.steps.item(), watch.first_bad.item()) == (step, -1 if step < 2 else 2)
+        assert (check.step_count.item(), check.first_bad_step.item()) == (step, -1 if step < 2 else 2)
     assert (~weights[0].isfinite()).nonzero().tolist() == [[4321]]
     assert weights[1].isfinite().all()
 
 
 def test_a_bad_loss_is_noted() -> None:
     optimizer = AveragedSGD([torch.ones(3, device="cuda")], clip=0.25, weight_decay=0.0)
-    watch = Watch(*(torch.tensor(number, device="cuda") for number in (math.inf, 6, -1)))
-    optimizer.prepare(1.0)
-    optimizer.apply([torch.ones(3, device="cuda")], watch=watch)
-    assert (watch.steps.item(), watch.first_bad.item()) == (7, 7)
+    check = NonFiniteCheck(*(torch.tensor(number, device="cuda") for number in (math.inf, 6, -1)))
+    optimizer.prepare_step(1.0)
+    step_along(optimizer, [torch.ones(3, device="cuda")], check=check)
+    assert (check.step_count.item(), check.first_bad_step.item()) == (7, 7)
 
 
 def test_an_overflow_of_scaled_gradients_is_a_step_along_zero() -> None:
     weight = torch.ones(5000, device="cuda")
     optimizer = AveragedSGD([weight], clip=0.25, weight_decay=0.5)
-    watch = Watch(*(torch.tensor(number, device="cuda") for number in (3.0, 0, -1)))
+    check = NonFiniteCheck(*(torch.tensor(number, device="cuda") for number in (3.0, 0, -1)))
     gradient = torch.ones(5000, device="cuda")
     gradient[17] = math.inf
-    optimizer.prepare(1.0)
-    norm = optimizer.apply([gradient], factor=torch.tensor(4096.0, device="cuda"), watch=watch)
+    optimizer.prepare_step(1.0)
+    norm = step_along(optimizer, [gradient], grad_scale=torch.tensor(4096.0, device="cuda"), check=check)
     assert (weight == 0.5).all()  # decay alone
     assert norm.isinf()
-    assert (watch.steps.item(), watch.first_bad.item()) == (1, -1)
+    assert (check.step_count.item(), check.first_bad_step.item()) == (1, -1)
 
 
 # ---------------------------------------------------------------------------------------------- the lookup

@@ -87,12 +87,12 @@ def check_settings(config: Config) -> None:
     model = skeleton(config.model, config.regularisation)
     device = choose_device(config.training.device)
     check_precision(config.training.precision, device, model)
-    World(device, size=processes()).columns(config.training.batch)
+    World(device, size=processes()).batch_slice(config.training.batch)
 
 
 def check_text(config: Config, corpus: Corpus) -> None:
     """Refuse a text that is too short for the settings."""
-    from torch_pru.lm.training.trainer import check_length
+    from torch_pru.lm.training.windows import check_length
 
     check_length(corpus, config.training)
 

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.files import TEXT_LIMIT, Folder
+from torch_pru.lm.migration import migrate_state
 
 FILES = ("weights.safetensors", "best.safetensors", "state.pt")
 MANIFEST = "manifest.json"
@@ -197,7 +198,9 @@ def decode(contents: Mapping[str, bytes]) -> Checkpoint:
         return Checkpoint(
             safetensors.torch.load(contents["weights.safetensors"]),
             safetensors.torch.load(contents["best.safetensors"]),
-            torch.load(io.BytesIO(contents["state.pt"]), map_location="cpu", weights_only=True),
+            migrate_state(
+                torch.load(io.BytesIO(contents["state.pt"]), map_location="cpu", weights_only=True)
+            ),
         )
     except (KeyError, SafetensorError, pickle.UnpicklingError, RuntimeError) as error:
         raise PRUError(f"the checkpoint cannot be read ({str(error).splitlines()[0]})") from error

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -66,3 +69,19 @@ class Masks:
             return weight
         mask = draw_mask(weight.shape, 1 - probability, weight.device, self.generator)
         return drop(weight, mask, 1 - probability, weight.dtype)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the generator, and the type of its device."""
+        return {"device": self.generator.device.type, "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what ``state_dict`` returned; warns and does nothing if it is for another type of device."""
+        device = self.generator.device.type
+        if state_dict["device"] == device:
+            self.generator.set_state(state_dict["generator"])
+        else:
+            warnings.warn(
+                f"resuming on {device}: the random state of {state_dict['device']} cannot be restored there, "
+                f"dropout masks are reseeded",
+                stacklevel=2,
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch_pru.lm.data.corpus import Corpus
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.model import LanguageModel
+from torch_pru.lm.training.optimizer import AveragedSGD
 
 WORDS = 40
 NO_DROPOUT = {
@@ -77,3 +79,10 @@ def small_model(seed: int = 0, words: int = WORDS, **settings: Any) -> LanguageM
 
 def small_masks(seed: int = 5) -> Masks:
     return Masks(torch.Generator().manual_seed(seed))
+
+
+def step_along(optimizer: AveragedSGD, gradients: Sequence[torch.Tensor], **options: Any) -> torch.Tensor:
+    """An optimizer step with these gradients; returns their norm."""
+    for parameter, gradient in zip(optimizer.params, gradients, strict=True):
+        parameter.grad = gradient
+    return optimizer.step(**options)

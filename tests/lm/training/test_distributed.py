@@ -134,11 +134,11 @@ def test_a_signal_to_one_process_stops_all_at_one_step(
     assert [workshop.wait(child) for child in children] == [143, 143], workshop.said.read_text()
     checkpoint = RunFolder.open(path).checkpoint()
     assert checkpoint is not None
-    assert checkpoint.state["steps"] % 5 == 0 < checkpoint.state["steps"]
+    assert checkpoint.state["global_step"] % 5 == 0 < checkpoint.state["global_step"]
 
 
 def test_columns_must_divide() -> None:
     cpu = torch.device("cpu")
-    assert [World(cpu, rank, 2).columns(20) for rank in (0, 1)] == [slice(0, 10), slice(10, 20)]
+    assert [World(cpu, rank, 2).batch_slice(20) for rank in (0, 1)] == [slice(0, 10), slice(10, 20)]
     with pytest.raises(PRUError, match="batch=20 cannot be divided between 3 processes"):
-        World(cpu, 0, 3).columns(20)
+        World(cpu, 0, 3).batch_slice(20)

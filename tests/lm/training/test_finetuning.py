@@ -88,7 +88,7 @@ def test_a_round_begins_with_the_best_weights_and_an_average_of_its_own(
     trainer = Trainer(small_config(unit="lstm", epochs=9), small_corpus(), World(torch.device("cpu")))
     trainer.schedule = Schedule.finetuning(trainer.config.training, best=9.0)
     trainer.optimizer.start_averaging()
-    steps = trainer.steps(RunFolder.create(tmp_path, trainer.config, small_corpus()), StopRequest())
+    steps = trainer.fit(RunFolder.create(tmp_path, trainer.config, small_corpus()), StopRequest())
     losses = iter([3.0, 3.1, 3.2])  # the first epoch's are the best weights; the third one ends the round
     monkeypatch.setattr(trainer, "_validate", lambda: next(losses))
     ends = [next(report for report in steps if report is not None and report.ended) for _ in range(3)]

@@ -12,7 +12,7 @@ from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.graphs import GraphedStep
 from torch_pru.lm.training.optimizer import AveragedSGD
 from torch_pru.lm.training.step import TrainingStep
-from torch_pru.lm.training.windows import rotated
+from torch_pru.lm.training.windows import rotate_columns
 
 pytestmark = pytest.mark.gpu
 WORDS, BATCH = 40, 4
@@ -43,9 +43,9 @@ def test_graphs_give_the_losses_of_plain_steps(precision: str) -> None:
             if number == 100:
                 step.optimizer.start_averaging()
             if number == 150:
-                text.copy_(rotated(text, torch.tensor([3, 141, 59, 265], device=text.device)))
+                text.copy_(rotate_columns(text, torch.tensor([3, 141, 59, 265], device=text.device)))
             first, length = 7 * (number % 40), 9 + number % 3
-            step.optimizer.prepare(0.5)
+            step.optimizer.prepare_step(0.5)
             if way == "graphs":
                 state, loss = graphed(first, length, state)
             else:
@@ -62,7 +62,7 @@ def test_two_replays_draw_different_masks() -> None:
     graphed = GraphedStep(step, text)
     losses = []
     for _ in range(40):
-        step.optimizer.prepare(0.0)  # the weights stay: only the masks differ
+        step.optimizer.prepare_step(0.0)  # the weights stay: only the masks differ
         _, loss = graphed(0, 9, step.model.initial_state(BATCH))
         losses.append(loss.item())
     assert len(set(losses)) > 30  # two masks may give one loss to the last bit, all of them may not
@@ -93,25 +93,25 @@ def test_without_memory_for_a_graph_steps_run_as_they_stand(monkeypatch: pytest.
 
     monkeypatch.setattr(GraphedStep, "_run", run_short_of_memory)
     for _ in range(4):
-        step.optimizer.prepare(0.5)
+        step.optimizer.prepare_step(0.5)
         _, loss = graphed(0, 9, graphed.state)
         assert loss.isfinite()
     assert graphed.full
     assert list(graphed.graphs.values()) == [None]
-    assert step.steps == 4
+    assert step.step_count == 4
 
 
 def test_a_replay_notes_the_first_bad_step() -> None:
     step, text = build("bfloat16")
     graphed = GraphedStep(step, text)
     for number in range(6):
-        step.optimizer.prepare(0.5)
+        step.optimizer.prepare_step(0.5)
         if number == 4:
             with torch.no_grad():
                 step.model.embedding.weight.fill_(torch.nan)
         graphed(0, 9, graphed.state)
     assert graphed.graphs[9, False] is not None
-    assert (step.steps.item(), step.first_bad.item()) == (6, 5)
+    assert (step.step_count.item(), step.first_bad_step.item()) == (6, 5)
 
 
 def gradients_of_a_step(precision: str, device: torch.device) -> list[torch.Tensor]:
@@ -123,15 +123,16 @@ def gradients_of_a_step(precision: str, device: torch.device) -> list[torch.Tens
     seen: list[torch.Tensor] = []
 
     class Seeing(AveragedSGD):
-        def apply(self, gradients, *, factor=None, watch=None):
-            seen.extend(gradient / (1.0 if factor is None else factor) for gradient in gradients)
-            return super().apply(gradients, factor=factor, watch=watch)
+        def step(self, closure=None, *, grad_scale=None, check=None):
+            scale = 1.0 if grad_scale is None else grad_scale
+            seen.extend(parameter.grad / scale for parameter in self.params)
+            return super().step(grad_scale=grad_scale, check=check)
 
     optimizer = Seeing(model.parameters(), clip=0.25, weight_decay=1e-6)
     masks = small_masks() if device.type == "cpu" else Masks(torch.Generator(device).manual_seed(1))
     step = TrainingStep(model, optimizer, masks, World(device), precision=precision)
     text = torch.randint(0, words, (10, BATCH), generator=torch.Generator().manual_seed(7)).to(device)
-    optimizer.prepare(1.0)
+    optimizer.prepare_step(1.0)
     step(text[:-1], text[1:], model.initial_state(BATCH))
     return [gradient.detach().double().cpu() for gradient in seen]
 

@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from small import NO_DROPOUT, small_masks, small_model
+from small import NO_DROPOUT, small_masks, small_model, step_along
 
 from torch_pru.lm.training.distributed import World
-from torch_pru.lm.training.optimizer import AveragedSGD, Watch
+from torch_pru.lm.training.optimizer import AveragedSGD, NonFiniteCheck
 from torch_pru.lm.training.step import TrainingStep
 from torch_pru.ops.cuda import update
 from torch_pru.ops.lookup import add_rows
@@ -22,8 +22,8 @@ def test_two_weights_may_have_one_gradient(factor: float | None) -> None:
     weights = [torch.zeros(2), torch.zeros(2)]
     optimizer = AveragedSGD(weights, clip=0.25, weight_decay=0.0)
     gradient = torch.tensor([3.0, 4.0]) * (factor or 1.0)
-    optimizer.prepare(1.0)
-    optimizer.apply([gradient, gradient], factor=None if factor is None else torch.tensor(factor))
+    optimizer.prepare_step(1.0)
+    step_along(optimizer, [gradient, gradient], grad_scale=None if factor is None else torch.tensor(factor))
     for weight in weights:
         torch.testing.assert_close(weight, -torch.tensor([3.0, 4.0]) * 0.25 / math.sqrt(50))
 
@@ -38,7 +38,7 @@ def test_a_one_level_layer_has_two_biases_with_one_gradient() -> None:
     }
     before = {name: value.detach().clone() for name, value in biases.items()}
     optimizer = AveragedSGD(model.parameters(), clip=1e-3, weight_decay=0.0)
-    optimizer.prepare(1.0)
+    optimizer.prepare_step(1.0)
     tokens = torch.randint(0, 40, (9, 4))
     TrainingStep(model, optimizer, small_masks(), World(CPU))(tokens, tokens, model.initial_state(4))
     moved = [biases[name].detach() - before[name] for name in biases]
@@ -50,10 +50,10 @@ def test_a_one_level_layer_has_two_biases_with_one_gradient() -> None:
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (1.0, math.inf)])
 def test_the_watch_keeps_the_first_bad_step(loss: float, norm: float) -> None:
     steps, first_bad = torch.tensor(6), torch.tensor(-1)
-    Watch(torch.tensor(1.0), steps, first_bad).look(torch.tensor(1.0))
+    NonFiniteCheck(torch.tensor(1.0), steps, first_bad).update(torch.tensor(1.0))
     assert (steps.item(), first_bad.item()) == (7, -1)
     for _ in range(2):
-        Watch(torch.tensor(loss), steps, first_bad).look(torch.tensor(norm))
+        NonFiniteCheck(torch.tensor(loss), steps, first_bad).update(torch.tensor(norm))
     assert (steps.item(), first_bad.item()) == (9, 8)
 
 

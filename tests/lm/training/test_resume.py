@@ -21,10 +21,9 @@ from small import SMALL, small_config, small_corpus
 from torch_pru import PRUError
 from torch_pru.lm.checkpoint import Checkpoint, load_newest, read_verified, save_checkpoint
 from torch_pru.lm.run import RunFolder
-from torch_pru.lm.training import Progress, finetune, resume, train, trainer
+from torch_pru.lm.training import Interrupted, Progress, finetune, resume, train, trainer
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.journal import Journal
-from torch_pru.lm.training.snapshot import restore, snapshot
 
 SETTINGS: dict[str, Any] = SMALL | {"unit": "pru", "groups": 2, "rotate_columns": True, "checkpoint_steps": 9}
 
@@ -146,7 +145,7 @@ def test_signals_save_and_leave_with_their_status(
     assert "pru resume" in workshop.said.read_text()
     checkpoint = load_newest(path / "checkpoints")
     assert checkpoint is not None
-    assert checkpoint.state["steps"] > 0
+    assert checkpoint.state["global_step"] > 0
     assert not checkpoint.state["finished"]
     assert workshop.run("resume", run=str(path)) == 0
     assert_same_end(path, whole)
@@ -172,23 +171,69 @@ def trainer_in_float16() -> trainer.Trainer:
 
 def test_a_checkpoint_brings_the_loss_scale_back() -> None:
     saved, again = trainer_in_float16(), trainer_in_float16()
-    assert saved.step.loss_scale is not None
+    assert saved.training_step.loss_scale is not None
     for norm in (torch.inf, 1.0, 1.0):
-        saved.step.loss_scale.adjust(torch.tensor(norm))
-    restore(again, snapshot(saved))
-    assert again.step.loss_scale is not None
-    assert (again.step.loss_scale.factor, again.step.loss_scale.streak) == (2048.0, 2.0)
+        saved.training_step.loss_scale.update(torch.tensor(norm))
+    again.load_checkpoint(saved.checkpoint())
+    assert again.training_step.loss_scale is not None
+    assert (again.training_step.loss_scale.scale, again.training_step.loss_scale.good_steps) == (2048.0, 2.0)
 
 
 def test_on_another_kind_of_device_the_masks_begin_anew() -> None:
     saved, again = trainer_in_float16(), trainer_in_float16()
-    before = again.step.masks.generator.get_state()
-    saved.step.masks.weights(torch.ones(9), 0.5)
-    checkpoint = snapshot(saved)
-    checkpoint.state["device"] = "cuda"
-    with pytest.warns(UserWarning, match="was on cuda and goes on on cpu, .* the masks begin anew"):
-        restore(again, checkpoint)
-    assert torch.equal(again.step.masks.generator.get_state(), before)
+    before = again.masks.generator.get_state()
+    saved.masks.weights(torch.ones(9), 0.5)
+    checkpoint = saved.checkpoint()
+    checkpoint.state["masks"]["device"] = "cuda"
+    with pytest.warns(
+        UserWarning, match="resuming on cpu: the random state of cuda cannot be restored there"
+    ):
+        again.load_checkpoint(checkpoint)
+    assert torch.equal(again.masks.generator.get_state(), before)
+
+
+def old_state(state: dict[str, Any]) -> dict[str, Any]:
+    """The state of a checkpoint as it was laid out before 0.1."""
+    scale = state["loss_scale"]
+    return {
+        "schedule": state["schedule"],
+        "window": state["step_in_epoch"],
+        "steps": state["global_step"],
+        "finished": state["finished"],
+        "averages": state["optimizer"]["averages"],
+        "averaged_steps": state["optimizer"]["averaged_steps"],
+        "hidden": state["recurrent_state"],
+        "masks": state["masks"]["generator"],
+        "device": state["masks"]["device"],
+        "interval": state["log_loss"],
+        "epoch": state["epoch_loss"],
+        "loss_scale": [scale["scale"], scale["good_steps"]] if scale else [],
+        "metrics_bytes": state["metrics_bytes"],
+        "seconds": state["seconds"],
+    }
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_checkpoint_of_an_earlier_version_is_resumed_to_the_same_end(
+    precision: str, text_folder: Path, tmp_path: Path
+) -> None:
+    settings = SETTINGS | {"corpus": str(text_folder), "precision": precision}
+    whole = train(small_config(**settings), tmp_path / "whole")
+
+    def stop_while_averaging(progress: Progress) -> None:
+        if progress.averaging and not progress.ended:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        train(small_config(**settings), tmp_path / "run", progress=stop_while_averaging)
+    run = RunFolder.open(tmp_path / "run")
+    found = run.checkpoint()
+    assert found is not None
+    assert found.state["step_in_epoch"] > 0
+    assert found.state["optimizer"]["averages"]
+    save_checkpoint(run.checkpoints, Checkpoint(found.weights, found.best, old_state(found.state)))
+    resume(run.path)
+    assert_same_end(run.path, whole.path)
 
 
 def test_a_checkpoint_is_due_when_its_minutes_are_over(
@@ -202,7 +247,7 @@ def test_a_checkpoint_is_due_when_its_minutes_are_over(
         now += 40
         found = load_newest(tmp_path / "checkpoints")
         assert found is not None
-        saved.append(found.state["steps"])
+        saved.append(found.state["global_step"])
 
     settings = {"unit": "lstm", "epochs": 1, "log_steps": 2, "checkpoint_minutes": 1.0}
     train(small_config(corpus=str(text_folder), **settings), tmp_path, progress=look)
@@ -244,11 +289,11 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
         target.write_bytes(content)
     else:
         target.unlink()
-    steps = torch.load(io.BytesIO(read_verified(older)["state.pt"]), weights_only=True)["steps"]
+    steps = torch.load(io.BytesIO(read_verified(older)["state.pt"]), weights_only=True)["global_step"]
     with pytest.warns(UserWarning, match="trying the checkpoint before it"):
         checkpoint = load_newest(tmp_path / "run" / "checkpoints")
     assert checkpoint is not None
-    assert checkpoint.state["steps"] == steps
+    assert checkpoint.state["global_step"] == steps
 
 
 def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(

@@ -82,12 +82,12 @@ def test_a_run_saves_before_the_error_of_its_listener_leaves(
         train(config, tmp_path / "alone", progress=listen)
     assert caught.value is error
     assert len(heard) == 1
-    assert state_of(tmp_path / "alone")["steps"] == config.training.log_steps + 1
+    assert state_of(tmp_path / "alone")["global_step"] == config.training.log_steps + 1
     folders = [tmp_path / "a", tmp_path / "b"]
     with pytest.raises(type(error)) as caught:
         train_together([config, config], folders, progress=listen)
     assert caught.value is error
-    assert all(state_of(folder)["steps"] >= config.training.log_steps for folder in folders)
+    assert all(state_of(folder)["global_step"] >= config.training.log_steps for folder in folders)
     assert state_of(resume(tmp_path / "alone").path)["finished"]
 
 

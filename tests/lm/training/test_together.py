@@ -167,7 +167,7 @@ def test_a_run_that_failed_leaves_no_model_in_memory(
         if self.config.training.seed == 2:
             models.append(weakref.ref(self.model))
             raise torch.OutOfMemoryError("CUDA out of memory")
-        if models and self.steps_done == 20:
+        if models and self.global_step == 20:
             gc.collect()
             assert models[0]() is None
         original(self, first, length)
@@ -220,7 +220,7 @@ def test_a_signal_saves_all_and_each_goes_on(
     for folder, expected in zip(folders, alone, strict=False):
         checkpoint = RunFolder.open(folder).checkpoint()
         assert checkpoint is not None
-        assert 0 < checkpoint.state["steps"] < 10
+        assert 0 < checkpoint.state["global_step"] < 10
         resume(folder)  # the lock is free again
         assert_same_end(folder, expected)
 
@@ -350,7 +350,9 @@ def test_streams_of_all_runs_differ(gpu_configs: list[Config], tmp_path: Path) -
     world = together.World(torch.device("cuda", 0))
     members = together.build_members([start.NewRun(gpu_configs[0], folder) for folder in folders], world)
     streams = {member.stream.cuda_stream for member in members if member.stream is not None}
-    streams |= {m.trainer.graphed.stream.cuda_stream for m in members if m.trainer.graphed is not None}
+    streams |= {
+        m.trainer.graphed_step.stream.cuda_stream for m in members if m.trainer.graphed_step is not None
+    }
     assert len(streams) == 2 * together.MOST_RUNS
 
 

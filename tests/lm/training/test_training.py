@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from small import small_config, small_masks, small_model
+from small import small_config, small_masks, small_model, step_along
 from torch import Tensor
 
 from torch_pru import PRUError
@@ -23,11 +23,11 @@ from torch_pru.lm.evaluation.static import score
 from torch_pru.lm.run import RunFolder, locked
 from torch_pru.lm.training import Progress, finetune, resume, start, train
 from torch_pru.lm.training.distributed import World
-from torch_pru.lm.training.optimizer import AveragedSGD, Watch
+from torch_pru.lm.training.optimizer import AveragedSGD, NonFiniteCheck
 from torch_pru.lm.training.precision import LossScale, check_precision
 from torch_pru.lm.training.step import TrainingStep
-from torch_pru.lm.training.trainer import build_model, training_columns
-from torch_pru.lm.training.windows import epoch_windows
+from torch_pru.lm.training.trainer import build_model
+from torch_pru.lm.training.windows import epoch_windows, training_columns
 
 CPU = torch.device("cpu")
 
@@ -167,38 +167,38 @@ def test_a_step_never_asks_the_device_for_a_number(unit: str, precision: str) ->
     before = model.embedding.weight.detach().clone()
     with no_looking():
         for _ in range(3):
-            optimizer.prepare(1.0)
+            optimizer.prepare_step(1.0)
             state, loss = step(tokens, tokens, state)
     assert loss.shape == ()
-    assert int(step.steps) == 3
-    assert int(step.first_bad) == -1
+    assert int(step.step_count) == 3
+    assert int(step.first_bad_step) == -1
     assert not torch.equal(before, model.embedding.weight)
 
 
 def test_the_loss_scale_skips_an_overflow_and_recovers() -> None:
     scale, weight = LossScale(CPU), torch.ones(3)
     optimizer = AveragedSGD([weight], clip=1e9, weight_decay=0.5)
-    optimizer.prepare(1.0)
-    watch = Watch(torch.tensor(1.0), torch.tensor(0), torch.tensor(-1))
+    optimizer.prepare_step(1.0)
+    check = NonFiniteCheck(torch.tensor(1.0), torch.tensor(0), torch.tensor(-1))
 
     def step(*gradient: float) -> list[float]:
-        scale.adjust(optimizer.apply([torch.tensor(gradient)], factor=scale.factor, watch=watch))
+        scale.update(step_along(optimizer, [torch.tensor(gradient)], grad_scale=scale.scale, check=check))
         return weight.tolist()
 
     assert step(8192.0, 0.0, -4096.0) == [-1.5, 0.5, 1.5]  # half of 1, less 2, 0 and -1
     assert step(1.0, math.inf, 2.0) == [-0.75, 0.25, 0.75]  # decay alone
-    assert scale.factor.item() == 2048.0
-    assert (watch.steps.item(), watch.first_bad.item()) == (2, -1)  # no reason to stop the run
+    assert scale.scale.item() == 2048.0
+    assert (check.step_count.item(), check.first_bad_step.item()) == (2, -1)  # no reason to stop the run
     for _ in range(2000):
-        scale.adjust(torch.ones(()))
-    assert scale.factor.item() == 4096.0
+        scale.update(torch.ones(()))
+    assert scale.scale.item() == 4096.0
     for _ in range(30):
-        scale.adjust(torch.tensor(math.nan))
-    assert scale.factor.item() == 1.0  # smaller ones would lose what they are to keep
-    scale.factor.fill_(scale.LARGEST)
+        scale.update(torch.tensor(math.nan))
+    assert scale.scale.item() == 1.0  # smaller ones would lose what they are to keep
+    scale.scale.fill_(scale.MAXIMUM)
     for _ in range(2000):
-        scale.adjust(torch.ones(()))
-    assert scale.factor.item() == 2.0**20
+        scale.update(torch.ones(()))
+    assert scale.scale.item() == 2.0**20
 
 
 # ------------------------------------------------------------------------------------ when something is wrong
@@ -226,7 +226,7 @@ def test_a_full_disk_leaves_the_checkpoints_as_they_were(
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()) == ["000002", "000003"]
     kept = RunFolder.open(tmp_path / "run").checkpoint()
     assert kept is not None
-    assert kept.state["steps"] == 10
+    assert kept.state["global_step"] == 10
     assert resume(tmp_path / "run").metrics()[-1]["decision"] == "stop"
 
 

@@ -37,11 +37,11 @@ def test_a_step_does_not_wait(unit: str, precision: str) -> None:
     for number in range(3):
         if number == 1:  # the first step compiles and allocates
             torch.cuda.set_sync_debug_mode("error")
-        optimizer.prepare(1.0)
+        optimizer.prepare_step(1.0)
         state, loss = step(tokens, tokens, state)
     torch.cuda.set_sync_debug_mode("default")
     assert loss.isfinite()
-    assert step.first_bad == -1
+    assert step.first_bad_step == -1
 
 
 def test_weight_drop_reaches_cudnn() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import NO_DROPOUT, WORDS, small_config, small_corpus, small_masks, small_model
+from small import NO_DROPOUT, WORDS, small_config, small_corpus, small_masks, small_model, step_along
 from torch import Tensor
 
 from torch_pru.lm.config import TrainingConfig
@@ -19,7 +19,7 @@ from torch_pru.lm.evaluation.static import score
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training.distributed import World
-from torch_pru.lm.training.optimizer import AveragedSGD, averaged_weights
+from torch_pru.lm.training.optimizer import AveragedSGD
 from torch_pru.lm.training.schedule import Decision, Schedule
 from torch_pru.lm.training.signals import StopRequest
 from torch_pru.lm.training.step import TrainingStep
@@ -38,7 +38,7 @@ def test_each_step_has_the_rate_of_its_own_window(averaging: bool) -> None:
         trainer.optimizer.start_averaging()
     for length in (13, 70, 35):
         trainer._take_step(0, length)
-        assert trainer.optimizer.learning_rate.item() == pytest.approx(30 * length / 70)
+        assert trainer.optimizer.lr.item() == pytest.approx(30 * length / 70)
 
 
 def test_the_averaged_phase_is_not_one_rate_behind() -> None:
@@ -47,8 +47,8 @@ def test_the_averaged_phase_is_not_one_rate_behind() -> None:
     optimizer.start_averaging()
     path = [10.0]
     for rate in (1.0, 3.0, 0.5):
-        optimizer.prepare(rate)
-        optimizer.apply([torch.tensor([1.0], dtype=torch.float64)])
+        optimizer.prepare_step(rate)
+        step_along(optimizer, [torch.tensor([1.0], dtype=torch.float64)])
         path.append(path[-1] - rate)
         assert weight.item() == pytest.approx(path[-1])
 
@@ -80,16 +80,16 @@ def test_the_average_is_the_mean_of_the_weights_after_each_step() -> None:
     weights = [torch.nn.Parameter(torch.randn(3, 2)), torch.nn.Parameter(torch.randn(4))]
     optimizer = AveragedSGD(weights, clip=0.25, weight_decay=1e-3)
     for _ in range(3):
-        optimizer.prepare(0.7)
-        optimizer.apply([torch.randn(3, 2), torch.randn(4)])
+        optimizer.prepare_step(0.7)
+        step_along(optimizer, [torch.randn(3, 2), torch.randn(4)])
     optimizer.start_averaging()
     seen = []
     for _ in range(9):
-        optimizer.prepare(0.7)
-        optimizer.apply([torch.randn(3, 2), torch.randn(4)])
+        optimizer.prepare_step(0.7)
+        step_along(optimizer, [torch.randn(3, 2), torch.randn(4)])
         seen.append([weight.detach().clone() for weight in weights])
     raw = [weight.detach().clone() for weight in weights]
-    with averaged_weights(optimizer):
+    with optimizer.averaged_weights():
         for index, weight in enumerate(weights):
             torch.testing.assert_close(weight.detach(), torch.stack([step[index] for step in seen]).mean(0))
     for weight, value in zip(weights, raw, strict=True):
@@ -98,7 +98,7 @@ def test_the_average_is_the_mean_of_the_weights_after_each_step() -> None:
 
 def test_the_average_is_what_is_validated_and_kept(tmp_path: Path) -> None:
     trainer = Trainer(small_config(unit="lstm"), small_corpus(), CPU)
-    trainer._begin(RunFolder.create(tmp_path, trainer.config, small_corpus()), StopRequest())
+    trainer._start(RunFolder.create(tmp_path, trainer.config, small_corpus()), StopRequest())
     trainer.optimizer.start_averaging()
     for first, length in trainer._windows():
         trainer._take_step(first, length)
@@ -110,7 +110,7 @@ def test_the_average_is_what_is_validated_and_kept(tmp_path: Path) -> None:
         assert torch.equal(weight, before)  # training goes on from the raw weights
     for kept, average in zip(trainer.best.values(), averages, strict=True):
         assert torch.equal(kept, average)
-    trainer.set_weights(trainer.best)
+    trainer.model.load_state_dict(trainer.best)
     assert trainer.valid_loss == pytest.approx(score(trainer.model, trainer.valid, batch=2).nll, rel=1e-6)
 
 
@@ -122,7 +122,7 @@ def test_the_raw_weights_come_back_after_an_error() -> None:
     optimizer.averages[0].zero_()
 
     def fail() -> None:
-        with averaged_weights(optimizer):
+        with optimizer.averaged_weights():
             assert (weight == 0).all()
             raise KeyError
 
@@ -138,9 +138,9 @@ def test_decay_is_coupled_and_comes_after_clipping() -> None:
     weight = torch.nn.Parameter(torch.tensor([3.0, 4.0], dtype=torch.float64))
     bias = torch.nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
     optimizer = AveragedSGD([weight, bias], clip=0.25, weight_decay=0.1)
-    optimizer.prepare(0.5)
-    norm = optimizer.apply(
-        [torch.tensor([0.0, 6.0], dtype=torch.float64), torch.tensor([8.0], dtype=torch.float64)]
+    optimizer.prepare_step(0.5)
+    norm = step_along(
+        optimizer, [torch.tensor([0.0, 6.0], dtype=torch.float64), torch.tensor([8.0], dtype=torch.float64)]
     )
     assert norm.item() == pytest.approx(10.0)  # one norm over all weights
     # g = (0, 6, 8) / 40 + 0.1 p;  p <- p - 0.5 g
@@ -151,8 +151,8 @@ def test_decay_is_coupled_and_comes_after_clipping() -> None:
 def test_a_short_gradient_is_not_lengthened() -> None:
     weight = torch.nn.Parameter(torch.zeros(1))
     optimizer = AveragedSGD([weight], clip=0.25, weight_decay=0.0)
-    optimizer.prepare(1.0)
-    optimizer.apply([torch.tensor([0.1])])
+    optimizer.prepare_step(1.0)
+    step_along(optimizer, [torch.tensor([0.1])])
     assert weight.item() == pytest.approx(-0.1)
 
 
@@ -163,7 +163,7 @@ def test_decay_covers_all_parameters_and_clipping_covers_the_penalties() -> None
     copy = small_model(unit="lstm", **rates).double().train()
     tokens, targets = torch.randint(0, WORDS, (9, 4)), torch.randint(0, WORDS, (9, 4))
     optimizer = AveragedSGD(model.parameters(), clip=0.25, weight_decay=0.01)
-    optimizer.prepare(2.0)
+    optimizer.prepare_step(2.0)
     TrainingStep(model, optimizer, small_masks(), CPU)(tokens, targets, model.initial_state(4))
 
     hidden = copy.hidden(tokens, copy.initial_state(4), small_masks())
@@ -184,7 +184,7 @@ def gradient_of_step(model: LanguageModel, masks: Masks, tokens: Tensor, targets
     """The gradient a step used, read from the change of the weights: no clipping, no decay, rate 1."""
     before = [weight.detach().clone() for weight in model.parameters()]
     optimizer = AveragedSGD(model.parameters(), clip=1e9, weight_decay=0.0)
-    optimizer.prepare(1.0)
+    optimizer.prepare_step(1.0)
     TrainingStep(model, optimizer, masks, CPU)(tokens, targets, model.initial_state(4))
     return [old - new.detach() for old, new in zip(before, model.parameters(), strict=True)]
 
@@ -210,7 +210,7 @@ def test_the_reported_loss_is_the_cross_entropy_alone() -> None:
     hidden = model.hidden(tokens, model.initial_state(4), small_masks())
     expected = model.nll(hidden.raw, targets).mean()
     optimizer = AveragedSGD(model.parameters(), clip=0.25, weight_decay=0.0)
-    optimizer.prepare(1.0)
+    optimizer.prepare_step(1.0)
     _, loss = TrainingStep(model, optimizer, small_masks(), CPU)(tokens, targets, model.initial_state(4))
     torch.testing.assert_close(loss, expected.detach())
 
@@ -221,19 +221,19 @@ def test_the_reported_loss_is_the_cross_entropy_alone() -> None:
 def test_the_state_is_zero_at_an_epochs_start_and_else_carried_and_detached() -> None:
     trainer = Trainer(small_config(unit="lstm", **NO_DROPOUT, learning_rate=1e-9), small_corpus(), CPU)
     seen = []
-    step = trainer.step
+    step = trainer.training_step
 
     def spy(tokens: Tensor, targets: Tensor, state: list[tuple[Tensor, Tensor]]) -> object:
         seen.append((tokens, targets, state))
         return TrainingStep.__call__(step, tokens, targets, state)
 
-    trainer.step = spy  # type: ignore[assignment]
+    trainer.training_step = spy  # type: ignore[assignment]
     starting = []
     for _ in range(2):
         starting.append(len(seen))
         for first, length in trainer._windows():
             trainer._take_step(first, length)
-        trainer.window = 0
+        trainer.step_in_epoch = 0
         trainer.schedule.epoch += 1
     for index, (tokens, targets, state) in enumerate(seen):
         starts = index in starting
@@ -297,10 +297,10 @@ def test_late_steps_still_move_the_average() -> None:
     optimizer.start_averaging()
     optimizer.averaged_steps = 250_000  # 1/n = 4e-6: a 16-bit average would stand still
     for _ in range(50):
-        optimizer.prepare(0.0)
+        optimizer.prepare_step(0.0)
         with torch.no_grad():
             weight.fill_(2.0)
-        optimizer.apply([torch.zeros(1)])
+        step_along(optimizer, [torch.zeros(1)])
     assert optimizer.averages is not None
     # 4e-6 on top of 1 is 33 units of float32's last place: right to a few per cent.
     assert optimizer.averages[0].item() - 1 == pytest.approx(50 / 250_050, rel=0.03)

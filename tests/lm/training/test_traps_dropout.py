@@ -91,7 +91,7 @@ def test_weight_drop_is_elementwise_on_every_layer_shared_over_time_and_batch(un
 
 def test_the_masks_follow_the_seed() -> None:
     one, same, other = (
-        Trainer(small_config(seed=seed), small_corpus(), World(torch.device("cpu"))).step.masks
+        Trainer(small_config(seed=seed), small_corpus(), World(torch.device("cpu"))).masks
         for seed in (1, 1, 2)
     )
     drawn = one.weights(torch.ones(100), 0.5)

@@ -12,7 +12,7 @@ from small import small_config, small_corpus
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.step import TrainingStep
 from torch_pru.lm.training.trainer import Trainer
-from torch_pru.lm.training.windows import column_starts, epoch_windows, rotated
+from torch_pru.lm.training.windows import column_starts, epoch_windows, rotate_columns
 
 
 def test_window_lengths() -> None:
@@ -61,7 +61,7 @@ def test_columns_begin_anywhere_and_elsewhere_every_epoch() -> None:
 def test_a_rotated_column_has_every_word_once_and_in_order() -> None:
     text = torch.arange(35).view(5, 7).t()  # (7, 5): the words of column b are 7b to 7b + 6
     starts = [0, 6, 3, 1, 5]
-    found = rotated(text, torch.tensor(starts))
+    found = rotate_columns(text, torch.tensor(starts))
     assert found.t().tolist() == [
         [7 * column + (start + row) % 7 for row in range(7)] for column, start in enumerate(starts)
     ]
@@ -81,14 +81,14 @@ def test_what_a_step_reads(rotate: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     trainer = Trainer(
         small_config(unit="lstm", rotate_columns=rotate), small_corpus(), World(torch.device("cpu"))
     )
-    text = trainer.columns.clone()
+    text = trainer.source_text.clone()
     for epoch in (0, 3, 3, 1):  # an epoch again, as after a new start in its middle
         trainer.schedule.epoch = epoch
         read.clear()
         for first, length in trainer._windows():
             trainer._take_step(first, length)
         starts = column_starts(len(text), 4, trainer.config.training.seed, epoch)
-        expected = rotated(text, starts) if rotate else text
+        expected = rotate_columns(text, starts) if rotate else text
         assert len(read) >= len(text) - 2
         assert torch.equal(torch.stack(read), expected[: len(read)])
-    assert torch.equal(trainer.columns, text)
+    assert torch.equal(trainer.source_text, text)

@@ -62,15 +62,15 @@ def take_steps(job: dict[str, Any]) -> None:
         trainer = Trainer(build_config("small", job["settings"]), corpus, world)
         if job.get("averaging"):
             trainer.optimizer.start_averaging()
-        while trainer.steps_done < job["steps"]:
-            for first, length in trainer._windows()[: job["steps"] - trainer.steps_done]:
+        while trainer.global_step < job["steps"]:
+            for first, length in trainer._windows()[: job["steps"] - trainer.global_step]:
                 trainer._take_step(first, length)
-            trainer.window = 0
+            trainer.step_in_epoch = 0
             trainer.schedule.epoch += 1
-        state = world.gather_columns(trainer.state)
+        state = world.gather_state(trainer.recurrent_state)
         if world.main:
             weights = dict(trainer.model.named_parameters())
-            torch.save({"weights": weights, "state": state, "loss": trainer.interval.mean()}, job["out"])
+            torch.save({"weights": weights, "state": state, "loss": trainer.log_loss.mean()}, job["out"])
 
 
 def join_worlds(job: dict[str, Any]) -> None:

@@ -81,7 +81,7 @@ def work_on(start: Start, progress: Listener | None) -> RunFolder:
         with alone, StopRequest() as stop, Teller(progress, stop) as tell:
             start.begin(trainer, corpus)
             run = opened(trainer, start.path)
-            for report in trainer.steps(run, stop):
+            for report in trainer.fit(run, stop):
                 if report is not None and world.main:
                     tell(report)
             if number := int(world.largest([stop.number])[0]):  # too late for this run, not for the next

@@ -29,7 +29,7 @@ class World:
 
     Example:
         >>> world = World(torch.device("cpu"))
-        >>> world.main, world.columns(20)
+        >>> world.main, world.batch_slice(20)
         (True, slice(0, 20, None))
     """
 
@@ -42,8 +42,8 @@ class World:
         """Whether this is the one process that writes."""
         return self.rank == 0
 
-    def columns(self, batch: int) -> slice:
-        """This process's columns of a batch."""
+    def batch_slice(self, batch: int) -> slice:
+        """The columns of the batch that belong to this process."""
         if batch % self.size:
             raise PRUError(
                 f"batch={batch} cannot be divided between {self.size} processes; "
@@ -66,8 +66,8 @@ class World:
         for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
 
-    def gather_columns(self, state: State) -> State:
-        """The state (1, b, M) of each process as that of the whole batch (1, B, M)."""
+    def gather_state(self, state: State) -> State:
+        """The states (1, b, M) of all processes as the state (1, B, M) of the whole batch."""
         if self.size == 1:
             return state
         return [(self._gather(h), self._gather(c)) for h, c in state]

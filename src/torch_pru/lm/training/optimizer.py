@@ -1,163 +1,207 @@
-"""SGD with clipping, coupled weight decay and a running average of the weights.
+"""SGD with gradient clipping, weight decay and a running average of the weights.
 
-``torch.optim.ASGD`` steps with the rate of its *previous* call, so that a window's own learning rate would
-reach the next window. Here the rate of a step is the one it was given.
+``torch.optim.ASGD`` steps with the learning rate of its *previous* call, so that the learning rate of a
+window would be used for the next window. Here a step uses the learning rate that was set for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from torch_pru.errors import PRUError
 from torch_pru.ops.cuda import update
 from torch_pru.ops.cuda.launch import unserved
 
 
-class Watch(NamedTuple):
-    """What remembers the first step that went wrong; the host looks when it waits for the device anyway."""
+class NonFiniteCheck(NamedTuple):
+    """Records the first step with a NaN or infinite loss or gradient. Everything stays on the device."""
 
     loss: Tensor  # 0-d, of this step
-    steps: Tensor  # 0-d, steps taken before this one; one is added
-    first_bad: Tensor  # 0-d, the first step whose loss or gradient was not finite, or -1
+    step_count: Tensor  # 0-d, the number of steps before this one; incremented
+    first_bad_step: Tensor  # 0-d, the first step whose loss or gradient was not finite, or -1
 
-    def look(self, norm: Tensor) -> None:
-        """Count the step, whose gradient has this norm."""
-        self.steps.add_(1)
-        wrong = ~(torch.isfinite(self.loss) & torch.isfinite(norm)) & (self.first_bad < 0)
-        self.first_bad.copy_(torch.where(wrong, self.steps, self.first_bad))
+    def update(self, grad_norm: Tensor) -> None:
+        """Count a step whose gradient has this norm."""
+        self.step_count.add_(1)
+        bad = ~(torch.isfinite(self.loss) & torch.isfinite(grad_norm)) & (self.first_bad_step < 0)
+        self.first_bad_step.copy_(torch.where(bad, self.step_count, self.first_bad_step))
 
 
-class AveragedSGD:
-    """Everything a step needs lives on the device: ``prepare`` fills it in, ``apply`` never waits.
+class AveragedSGD(torch.optim.Optimizer):
+    """SGD with clipping by the norm over all weights, coupled weight decay, and weight averaging.
 
-    One step, g the gradient over all weights p:
-    g <- g min(1, clip / |g|);  g <- g + decay p;  p <- p - rate g;  while averaging a <- a + (p - a) / n,
-    where n counts the steps since averaging began.
+    One step, where g is the gradient of all weights p:
+    g <- g min(1, clip / |g|);  g <- g + weight_decay p;  p <- p - lr g;
+    while averaging, also a <- a + (p - a) / n, where n counts the steps since averaging started.
+
+    A CUDA graph can capture ``step``: the learning rate and 1/n are read from tensors on the device, which
+    ``prepare_step`` sets before each step, outside of the graph. ``step`` never synchronizes with the device.
 
     Args:
-        parameters: of one dtype, on one device.
-        clip: largest norm of the gradient over all weights.
-        weight_decay: coupled (L2).
+        params: parameters or named parameters, of one dtype and on one device.
+        clip: maximum norm of the gradient over all weights.
+        weight_decay: L2 penalty, applied after clipping.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.tensor([3.0]))
-        >>> optimizer = AveragedSGD([weight], clip=0.25, weight_decay=0.0)
-        >>> optimizer.prepare(2.0)
-        >>> _ = optimizer.apply([torch.tensor([100.0])])
+        >>> optimizer = AveragedSGD([weight], clip=0.25)
+        >>> optimizer.prepare_step(lr=2.0)
+        >>> weight.grad = torch.tensor([100.0])
+        >>> _ = optimizer.step()
         >>> round(weight.item(), 4)
         2.5
     """
 
-    def __init__(self, parameters: Iterable[Tensor], *, clip: float, weight_decay: float) -> None:
-        self.parameters = list(parameters)
-        self.clip = clip
-        self.weight_decay = weight_decay
-        like = self.parameters[0]
-        self.learning_rate = torch.zeros((), device=like.device, dtype=like.dtype)
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[tuple[str, Tensor]],
+        *,
+        clip: float,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": 0.0, "clip": clip, "weight_decay": weight_decay})
+        self.params: list[Tensor] = self.param_groups[0]["params"]
+        like = self.params[0]
+        self.lr = torch.zeros((), device=like.device, dtype=like.dtype)
         self.average_weight = torch.zeros((), device=like.device, dtype=like.dtype)  # 1 / n
         self.averages: list[Tensor] | None = None
         self.averaged_steps = 0
-        self.fused = like.dtype == torch.float32 and all(map(_fits, self.parameters))
+        self.fused = like.dtype == torch.float32 and all(map(_fits, self.params))
 
     def start_averaging(self) -> None:
-        """Begin a new average with the next step, in float32 at least: 1/n falls to 4e-6."""
+        """Start a new average with the next step, which replaces the previous average if there is one."""
         if self.averages is None:
-            self.averages = [parameter.detach().clone() for parameter in self.parameters]
-        self.averaged_steps = 0  # the first step has the weight 1: what the average held before is gone
+            self.averages = [parameter.detach().clone() for parameter in self.params]
+        self.averaged_steps = 0  # the first step has weight 1, so the average's old value does not matter
 
-    def prepare(self, learning_rate: float) -> None:
-        """Set the coming step's learning rate and its weight in the average."""
-        self.learning_rate.fill_(learning_rate)
+    def prepare_step(self, lr: float) -> None:
+        """Set the learning rate of the next step, and the weight of that step in the average."""
+        self.param_groups[0]["lr"] = lr
+        self.lr.fill_(lr)
         if self.averages is not None:
             self.averaged_steps += 1
             self.average_weight.fill_(1 / self.averaged_steps)
 
+    def gradients(self) -> list[Tensor]:
+        """The gradient of every parameter; all parameters must have one."""
+        gradients = [parameter.grad for parameter in self.params if parameter.grad is not None]
+        if len(gradients) != len(self.params):
+            raise PRUError("a parameter has no gradient; compute the gradients of all parameters first")
+        return gradients
+
     @torch.no_grad()
-    def apply(
-        self, gradients: list[Tensor], *, factor: Tensor | None = None, watch: Watch | None = None
+    def step(  # type: ignore[override]
+        self, closure: None = None, *, grad_scale: Tensor | None = None, check: NonFiniteCheck | None = None
     ) -> Tensor:
-        """Take a step along ``gradients``.
+        """Update the weights from their ``grad``, which is not modified.
 
         Args:
-            gradients: of the loss, in the order of the parameters; two of them may be one tensor.
-            factor: 0-d, what the loss was multiplied by; the gradients are divided by it. Where they
-                overflowed, the step is taken with a gradient of zero, and the watch thinks no ill of it.
-            watch: kept up to date.
+            closure: not supported.
+            grad_scale: 0-d, what the loss was multiplied by; the gradients are divided by it. If they
+                overflowed, the step is taken with a gradient of zero, and overflow is not flagged as
+                divergence.
+            check: updated with this step.
 
         Returns:
-            0-d, the norm of ``gradients`` as they are.
+            0-d, the norm of the gradients before unscaling and clipping.
         """
+        group = self.param_groups[0]
+        gradients = self.gradients()
         if self.fused:
             return update.update(
-                self.parameters,
+                self.params,
                 gradients,
                 self.averages,
-                rate=self.learning_rate,
+                rate=self.lr,
                 share=self.average_weight,
-                factor=factor,
-                watch=watch,
-                clip=self.clip,
-                decay=self.weight_decay,
+                factor=grad_scale,
+                watch=check,
+                clip=group["clip"],
+                decay=group["weight_decay"],
             )
-        norm = length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        if factor is not None:
+        norm = unscaled_norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        if grad_scale is not None:
             overflow = ~torch.isfinite(norm)
-            length = norm.masked_fill(overflow, 0.0) / factor
-            gradients = [gradient.masked_fill(overflow, 0.0) / factor for gradient in gradients]
-        self._apply_plain(gradients, length)
-        if watch is not None:
-            watch.look(length)
+            unscaled_norm = norm.masked_fill(overflow, 0.0) / grad_scale
+            gradients = [gradient.masked_fill(overflow, 0.0) / grad_scale for gradient in gradients]
+        self._update(gradients, unscaled_norm, group["clip"], group["weight_decay"])
+        if check is not None:
+            check.update(unscaled_norm)
         return norm
 
-    def _apply_plain(self, gradients: list[Tensor], norm: Tensor) -> None:
-        # New tensors first: two biases of a gate have one gradient, which must be scaled once.
-        change = torch._foreach_mul(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
-        torch._foreach_add_(change, self.parameters, alpha=self.weight_decay)
-        torch._foreach_mul_(change, self.learning_rate)
-        torch._foreach_sub_(self.parameters, change)
+    def _update(self, gradients: list[Tensor], norm: Tensor, clip: float, weight_decay: float) -> None:
+        # Not in place: the two biases of a gate share one gradient tensor, which must be scaled once.
+        change = torch._foreach_mul(gradients, (clip / (norm + 1e-6)).clamp(max=1.0))
+        torch._foreach_add_(change, self.params, alpha=weight_decay)
+        torch._foreach_mul_(change, self.lr)
+        torch._foreach_sub_(self.params, change)
         if self.averages is not None:
-            change = torch._foreach_sub(self.parameters, self.averages)
+            change = torch._foreach_sub(self.params, self.averages)
             torch._foreach_mul_(change, self.average_weight)
             torch._foreach_add_(self.averages, change)
 
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Inside this context, the parameters hold the averaged weights, if averaging has started.
+
+        The values are swapped in place.
+
+        Example:
+            >>> weight = torch.nn.Parameter(torch.tensor([3.0]))
+            >>> optimizer = AveragedSGD([weight], clip=0.25)
+            >>> optimizer.start_averaging()
+            >>> for _ in range(3):
+            ...     optimizer.prepare_step(lr=4.0)
+            ...     weight.grad = torch.tensor([100.0])
+            ...     _ = optimizer.step()
+            >>> with optimizer.averaged_weights():
+            ...     round(weight.item(), 4)  # the mean of 2, 1 and 0
+            1.0
+            >>> round(weight.item(), 4)
+            0.0
+        """
+        if self.averages is None:
+            yield
+            return
+        raw = [parameter.detach().clone() for parameter in self.params]
+        with torch.no_grad():
+            torch._foreach_copy_(self.params, self.averages)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(self.params, raw)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The average by parameter name (empty before averaging starts), and how many steps it covers.
+
+        Hyperparameters are not part of it: they belong to the configuration of the run.
+        """
+        averages = {} if self.averages is None else dict(zip(self._names(), self.averages, strict=True))
+        return {"averages": averages, "averaged_steps": self.averaged_steps}
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what ``state_dict`` returned."""
+        if state_dict["averages"]:
+            self.start_averaging()
+            assert self.averages is not None
+            for name, average in zip(self._names(), self.averages, strict=True):
+                average.copy_(state_dict["averages"][name])
+        self.averaged_steps = state_dict["averaged_steps"]
+
+    def _names(self) -> list[str]:
+        """Names of the parameters; without names, their numbers."""
+        numbers = [str(number) for number in range(len(self.params))]
+        return self.param_groups[0].get("param_names", numbers)
+
 
 def _fits(weight: Tensor) -> bool:
-    """Whether the fused update takes a weight of this size and layout, on the GPU that it is on."""
+    """Whether the fused update supports a weight of this size, layout and device."""
     fits = weight.is_cuda and weight.is_contiguous() and weight.numel() <= update.LARGEST
     return fits and unserved(weight.device.index) is None
-
-
-@contextmanager
-def averaged_weights(optimizer: AveragedSGD) -> Iterator[None]:
-    """Inside, the model has the averaged weights; before averaging has begun, its own.
-
-    The weights are exchanged in place, so that whoever holds a weight sees the change.
-
-    Example:
-        >>> weight = torch.nn.Parameter(torch.tensor([3.0]))
-        >>> optimizer = AveragedSGD([weight], clip=0.25, weight_decay=0.0)
-        >>> optimizer.start_averaging()
-        >>> for _ in range(3):
-        ...     optimizer.prepare(4.0)
-        ...     _ = optimizer.apply([torch.tensor([100.0])])
-        >>> with averaged_weights(optimizer):
-        ...     round(weight.item(), 4)  # the mean of 2, 1 and 0
-        1.0
-        >>> round(weight.item(), 4)
-        0.0
-    """
-    if optimizer.averages is None:
-        yield
-        return
-    raw = [parameter.detach().clone() for parameter in optimizer.parameters]
-    with torch.no_grad():
-        torch._foreach_copy_(optimizer.parameters, optimizer.averages)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            torch._foreach_copy_(optimizer.parameters, raw)

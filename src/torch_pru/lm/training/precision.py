@@ -46,32 +46,41 @@ def usable_precision(precision: str, device: torch.device, model: nn.Module) -> 
 
 
 class LossScale:
-    """Keeps float16 gradients off the ends of their range; the host never waits for it.
+    """Keeps float16 gradients in range, without synchronizing with the device.
 
-    The loss is multiplied by a factor before the backward pass, and the optimizer divides the gradients by
-    it. A step whose gradients overflow is skipped (the optimizer takes them for zero) and the factor
-    halved; after 2,000 steps without that it is doubled. ``torch.amp.GradScaler`` does the same, but waits
-    every step.
+    The loss is multiplied by ``scale`` before the backward pass, and the optimizer divides the gradients by
+    it. A step whose gradients overflow is skipped (the optimizer takes the gradient as zero), and the scale
+    is halved; after 2,000 steps without overflow it is doubled. ``torch.amp.GradScaler`` does the same, but
+    synchronizes at every step.
 
     Example:
-        >>> scale = LossScale(torch.device("cpu"))
-        >>> scale.adjust(torch.tensor(torch.inf))
-        >>> scale.factor.item()
+        >>> loss_scale = LossScale(torch.device("cpu"))
+        >>> loss_scale.update(torch.tensor(torch.inf))
+        >>> loss_scale.scale.item()
         2048.0
     """
 
-    START, LARGEST, PATIENCE = 2.0**12, 2.0**20, 2000
+    INITIAL, MAXIMUM, GROWTH_INTERVAL = 2.0**12, 2.0**20, 2000
 
     def __init__(self, device: torch.device) -> None:
-        self.factor = torch.full((), self.START, device=device)
-        self.streak = torch.zeros((), device=device)  # steps since the factor changed
+        self.scale = torch.full((), self.INITIAL, device=device)
+        self.good_steps = torch.zeros((), device=device)  # since the last overflow or growth
 
     @torch.no_grad()
-    def adjust(self, norm: Tensor) -> None:
-        """Set the next step's factor, ``norm`` being that of this step's scaled gradients, 0-d."""
-        finite = torch.isfinite(norm)
-        self.streak.copy_(torch.where(finite, self.streak + 1, 0.0))
-        grow = self.streak >= self.PATIENCE
-        self.streak.masked_fill_(grow, 0.0)
+    def update(self, grad_norm: Tensor) -> None:
+        """Set the scale of the next step from the norm (0-d) of this step's scaled gradients."""
+        finite = torch.isfinite(grad_norm)
+        self.good_steps.copy_(torch.where(finite, self.good_steps + 1, 0.0))
+        grow = self.good_steps >= self.GROWTH_INTERVAL
+        self.good_steps.masked_fill_(grow, 0.0)
         change = torch.where(finite, torch.where(grow, 2.0, 1.0), 0.5)
-        self.factor.mul_(change).clamp_(1.0, self.LARGEST)
+        self.scale.mul_(change).clamp_(1.0, self.MAXIMUM)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The scale and the number of steps without overflow."""
+        return {"scale": self.scale, "good_steps": self.good_steps}
+
+    def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
+        """Load what ``state_dict`` returned."""
+        self.scale.copy_(state_dict["scale"])
+        self.good_steps.copy_(state_dict["good_steps"])

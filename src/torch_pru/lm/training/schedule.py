@@ -108,22 +108,24 @@ class Schedule:
         self.history = []
         return Decision.RESTART
 
-    def state(self) -> dict[str, Any]:
-        """Everything but the configuration, as plain values."""
-        return {item.name: getattr(self, item.name) for item in dataclasses.fields(self)[1:]}
+    def state_dict(self) -> dict[str, Any]:
+        """Every attribute except the configuration."""
+        state = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)[1:]}
+        return state | {"history": list(self.history)}
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from what ``state`` gave. It may come from a stranger, and ends up in metrics.jsonl."""
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what ``state_dict`` returned. It may come from a stranger, and is written to metrics.jsonl."""
         expected = {item.name for item in dataclasses.fields(self)[1:]}
-        if not isinstance(state, dict) or set(state) != expected:
+        if not isinstance(state_dict, dict) or set(state_dict) != expected:
             raise PRUError(f"the schedule of the checkpoint must have {', '.join(sorted(expected))}")
-        for name, value in state.items():
+        for name, value in state_dict.items():
             kind = type(getattr(self, name))
             if type(value) is not kind or (name == "stage" and value not in STAGES):
                 raise PRUError(
                     f"the schedule of the checkpoint has {name}={value!r:.100}; expected {kind.__name__}"
                 )
-        if not all(type(loss) is float for loss in state["history"]):
+        if not all(type(loss) is float for loss in state_dict["history"]):
             raise PRUError("the schedule of the checkpoint has a history of other than losses")
-        for name, value in state.items():
+        for name, value in state_dict.items():
             setattr(self, name, value)
+        self.history = list(self.history)

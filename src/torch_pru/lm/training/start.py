@@ -21,7 +21,6 @@ from torch_pru.lm.device import choose_device
 from torch_pru.lm.recipe import finetuning_settings
 from torch_pru.lm.run import RunFolder, pru_command, refuse_existing_run
 from torch_pru.lm.training.distributed import World
-from torch_pru.lm.training.snapshot import restore, snapshot
 from torch_pru.lm.training.trainer import Trainer
 
 
@@ -55,7 +54,7 @@ class InterruptedRun:
     def begin(self, trainer: Trainer, corpus: Corpus) -> None:
         checkpoint = self.run.checkpoint()
         if checkpoint is not None:
-            restore(trainer, checkpoint)
+            trainer.load_checkpoint(checkpoint)
             if trainer.schedule.stage != self.run.stage:
                 raise PRUError(
                     f"the checkpoint in {self.run.checkpoints} has stage {trainer.schedule.stage!r}, and "
@@ -92,7 +91,7 @@ class SecondStage:
     def begin(self, trainer: Trainer, corpus: Corpus) -> None:
         refuse_existing_run(self.path)  # again: another may have come first
         trainer.start_finetuning(self.checkpoint)
-        start = snapshot(trainer)
+        start = trainer.checkpoint()
         if trainer.world.main:  # the start comes first, so that a folder with a run.json can be resumed
             save_checkpoint(self.path / "checkpoints", start)
             RunFolder.create(self.path, self.config, corpus, "finetune")

@@ -9,26 +9,22 @@ from torch.nn import functional as F
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.model import LanguageModel, State
 from torch_pru.lm.training.distributed import World
-from torch_pru.lm.training.optimizer import AveragedSGD, Watch
+from torch_pru.lm.training.optimizer import AveragedSGD, NonFiniteCheck
 from torch_pru.lm.training.penalties import penalties
 from torch_pru.lm.training.precision import LossScale, computing
 from torch_pru.ops.lookup import add_rows
 
 
 class TrainingStep:
-    """Forward, loss, backward, clipping, update, averaging.
+    """Forward pass, loss, backward pass and optimizer step on one window.
 
-    What changes from step to step is in tensors on the device: the caller fills the learning rate in with
-    ``optimizer.prepare`` before each call. So a step of a given T can be captured as a CUDA graph.
+    It never synchronizes with the device, and what changes from step to step is held in tensors on the
+    device: the caller sets the learning rate with ``optimizer.prepare_step`` before each call. So the steps
+    on windows of one length can be captured as a CUDA graph.
 
     Attributes:
-        steps: 0-d, steps taken.
-        first_bad: 0-d, the first step whose loss or gradient was not finite, or -1.
-
-    Example:
-        >>> step = TrainingStep(model, optimizer, masks, world)             # doctest: +SKIP
-        >>> optimizer.prepare(30 * 68 / 70)                                 # doctest: +SKIP
-        >>> state, loss = step(text[0:68], text[1:69], state)               # doctest: +SKIP
+        step_count: 0-d, steps taken.
+        first_bad_step: 0-d, the first step whose loss or gradient was not finite, or -1.
     """
 
     def __init__(
@@ -40,28 +36,26 @@ class TrainingStep:
         *,
         precision: str = "float32",
     ) -> None:
-        embedding = model.embedding.weight
-        device = embedding.device
+        device = model.embedding.weight.device
         self.model = model
         self.optimizer = optimizer
-        self.place_of_embedding = [weight is embedding for weight in optimizer.parameters].index(True)
         self.masks = masks
         self.world = world
         self.precision = precision
         self.loss_scale = LossScale(device) if precision == "float16" else None
-        self.steps = torch.zeros((), dtype=torch.int64, device=device)
-        self.first_bad = torch.full((), -1, dtype=torch.int64, device=device)
+        self.step_count = torch.zeros((), dtype=torch.int64, device=device)
+        self.first_bad_step = torch.full((), -1, dtype=torch.int64, device=device)
 
     def __call__(self, tokens: Tensor, targets: Tensor, state: State) -> tuple[State, Tensor]:
-        """Learn from a window.
+        """Train on one window.
 
         Args:
             tokens: (T, B), T at least 2.
             targets: (T, B), the word after each token.
-            state: carried from the window before.
+            state: the recurrent state after the previous window.
 
         Returns:
-            The state after the window, detached, and the mean cross-entropy over the batch of all
+            The recurrent state after this window, detached, and the mean cross-entropy over the batch of all
             processes, 0-d on the device.
         """
         vectors = F.embedding(tokens, self.model.embedding.weight.detach()).requires_grad_()
@@ -69,24 +63,29 @@ class TrainingStep:
             hidden = self.model.hidden(tokens, state, self.masks, vectors)
             entropy = self.model.nll(hidden.dropped, targets, self.masks).mean()
         loss = entropy + penalties(hidden, self.model.regularisation)
-        gradients = self._gradients(loss, tokens, vectors)
-        # The loss travels with the gradients, so that every process sees the same number.
+        self._backward(loss, tokens, vectors)
+        # The loss is averaged together with the gradients, so that every process sees the same number.
+        gradients = self.optimizer.gradients()
         entropy = entropy.detach().to(gradients[0].dtype)
         self.world.average([*gradients, entropy])
-        watch = Watch(entropy, self.steps, self.first_bad)
-        factor = None if self.loss_scale is None else self.loss_scale.factor
-        norm = self.optimizer.apply(gradients, factor=factor, watch=watch)
-        if self.loss_scale is not None:
-            self.loss_scale.adjust(norm)
+        check = NonFiniteCheck(entropy, self.step_count, self.first_bad_step)
+        if self.loss_scale is None:
+            self.optimizer.step(check=check)
+        else:
+            self.loss_scale.update(self.optimizer.step(grad_scale=self.loss_scale.scale, check=check))
+        self.optimizer.zero_grad()
         return [(h.detach(), c.detach()) for h, c in hidden.state], entropy
 
-    def _gradients(self, loss: Tensor, tokens: Tensor, vectors: Tensor) -> list[Tensor]:
-        """The gradients of all weights, times the loss scale's factor.
+    def _backward(self, loss: Tensor, tokens: Tensor, vectors: Tensor) -> None:
+        """Set the gradients of all parameters, multiplied by the loss scale.
 
-        The embedding is used twice, by the decoder and by the lookup of ``vectors``. The lookup's share, a
-        few rows, is added to the decoder's in place; autograd would add two tensors of the embedding's size.
+        The embedding is used twice, by the decoder and by the lookup of ``vectors``. The gradient of the
+        lookup, a few rows, is added to that of the decoder in place; autograd would add two tensors of the
+        embedding's size. ``backward`` would also copy gradients that are views or belong to two parameters.
         """
-        scaled = loss if self.loss_scale is None else loss * self.loss_scale.factor
-        *gradients, rows = torch.autograd.grad(scaled, [*self.optimizer.parameters, vectors])
-        add_rows(gradients[self.place_of_embedding], tokens.flatten(), rows.flatten(0, 1))
-        return gradients
+        scaled = loss if self.loss_scale is None else loss * self.loss_scale.scale
+        *gradients, rows = torch.autograd.grad(scaled, [*self.optimizer.params, vectors])
+        for parameter, gradient in zip(self.optimizer.params, gradients, strict=True):
+            parameter.grad = gradient
+            if parameter is self.model.embedding.weight:
+                add_rows(gradient, tokens.flatten(), rows.flatten(0, 1))

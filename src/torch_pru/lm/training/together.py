@@ -206,7 +206,7 @@ class Member:
         """Make or open the folder; the first turn comes next."""
         with self._on_stream():
             self.start.begin(self.trainer, self.corpus)
-        self.steps = self.trainer.steps(opened(self.trainer, self.path), stop)
+        self.steps = self.trainer.fit(opened(self.trainer, self.path), stop)
 
     def take_turn(self) -> Progress | None:
         """A step, or the end of an epoch; raises StopIteration at the end of the run."""
@@ -241,7 +241,9 @@ class Member:
         if self._windows[0] != epoch:
             windows = epoch_windows(len(trainer.text), settings.window, settings.seed, epoch)
             self._windows = (epoch, len(windows))
-        return (trainer.steps_done + 1) % settings.log_steps == 0 or trainer.window == self._windows[1]
+        return (trainer.global_step + 1) % settings.log_steps == 0 or trainer.step_in_epoch == self._windows[
+            1
+        ]
 
     def leave(self) -> None:
         """Give the memory back to those who go on."""

@@ -1,4 +1,4 @@
-"""The training loop, for training and finetuning alike."""
+"""The training loop, for training and finetuning."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from torch_pru.errors import PRUError, in_words_of
+from torch_pru.errors import PRUError
 from torch_pru.lm.checkpoint import Checkpoint, save_checkpoint
-from torch_pru.lm.config import Config, TrainingConfig
-from torch_pru.lm.data.columns import columns
+from torch_pru.lm.config import Config
 from torch_pru.lm.data.corpus import Corpus
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.evaluation.replay import can_replay
@@ -24,198 +24,352 @@ from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.graphs import GraphedStep
 from torch_pru.lm.training.journal import Journal
-from torch_pru.lm.training.loss_sum import LossSum
-from torch_pru.lm.training.optimizer import AveragedSGD, averaged_weights
+from torch_pru.lm.training.optimizer import AveragedSGD
 from torch_pru.lm.training.precision import check_precision, computing, weight_dtype
 from torch_pru.lm.training.progress import Progress
 from torch_pru.lm.training.schedule import Decision, Schedule
 from torch_pru.lm.training.signals import Interrupted, StopRequest
-from torch_pru.lm.training.snapshot import snapshot
 from torch_pru.lm.training.step import TrainingStep
-from torch_pru.lm.training.windows import FEWEST_ROWS, column_starts, epoch_windows, rotated
+from torch_pru.lm.training.windows import (
+    check_length,
+    column_starts,
+    epoch_windows,
+    rotate_columns,
+    training_columns,
+)
 
-RUN_AWAY = 10.0
-"""Nats above a uniform guess at which a run is lost. Of few words, the first steps may well be 4 above."""
+DIVERGED = 10.0
+"""A run is stopped when its loss exceeds that of a uniform guess by this many nats. With a small vocabulary,
+the first steps may well exceed it by 4."""
 
 
 class Diverged(PRUError):  # noqa: N818 (it says what happened)
-    """The loss or a gradient stopped being a number, or the loss ran away."""
+    """The loss or a gradient became NaN or infinite, or the loss exploded."""
+
+
+class LossSum:
+    """A sum of losses on the device; only ``mean`` synchronizes with it.
+
+    Example:
+        >>> losses = LossSum(torch.device("cpu"))
+        >>> losses.add(torch.tensor(6.0), tokens=100)
+        >>> losses.add(torch.tensor(3.0), tokens=200)
+        >>> losses.mean()
+        4.0
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.total = torch.zeros((), dtype=torch.float64, device=device)
+        self.tokens = 0
+
+    def add(self, loss: Tensor, tokens: int) -> None:
+        """Add the mean loss (0-d) of a number of tokens."""
+        self.total.add_(loss.double() * tokens)
+        self.tokens += tokens
+
+    def mean(self) -> float:
+        """The mean over all tokens, NaN if there are none."""
+        return self.total.item() / self.tokens if self.tokens else float("nan")
+
+    def reset(self) -> None:
+        """Start again from zero."""
+        self.total.zero_()
+        self.tokens = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sum and the number of tokens."""
+        return {"total": self.total, "tokens": self.tokens}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what ``state_dict`` returned."""
+        self.total.copy_(state_dict["total"])
+        self.tokens = state_dict["tokens"]
 
 
 class Trainer:
-    """A model in training, from its first step or from a checkpoint.
+    """Trains a model, from its initial weights or from a checkpoint.
+
+    ``state_dict`` and ``load_state_dict`` cover everything that the rest of the run depends on.
 
     Args:
         config: all settings.
         corpus: the text.
         world: the processes that share the batch.
 
-    Example:
-        >>> trainer = Trainer(config, corpus, world)                        # doctest: +SKIP
-        >>> for progress in trainer.steps(run, StopRequest()):              # doctest: +SKIP
-        ...     print(progress)
+    Attributes:
+        global_step: steps taken since the start of the run.
+        step_in_epoch: steps taken in the current epoch; each step reads one window of the text.
+        recurrent_state: hidden and cell states after the last step, carried to the next one.
+        log_loss: training loss since the last report.
+        epoch_loss: training loss since the start of the epoch.
+        best: weights of the lowest validation loss, as they were validated; empty in the first epoch.
     """
 
     def __init__(self, config: Config, corpus: Corpus, world: World) -> None:
         settings, device = config.training, world.device
-        own = world.columns(settings.batch)
+        own = world.batch_slice(settings.batch)
         check_length(corpus, settings)
         self.config = config
         self.world = world
         self.valid = corpus.valid
-        self.columns = training_columns(corpus.train, settings.batch)[:, own].contiguous().to(device)
-        # As an epoch reads it; always in the same place, where graphs look for it.
-        self.text = self.columns.clone()
-        self.text_epoch = -1  # the epoch that ``text`` is laid out for
+        self.source_text = training_columns(corpus.train, settings.batch)[:, own].contiguous().to(device)
+        # As the current epoch reads it; always at the same address, which captured graphs depend on.
+        self.text = self.source_text.clone()
+        self.text_epoch = -1  # the epoch whose rotation ``text`` has
         self.model = build_model(config, len(corpus.vocabulary), device)
         check_precision(settings.precision, device, self.model)
         self.optimizer = AveragedSGD(
-            self.model.parameters(), clip=settings.clip, weight_decay=config.regularisation.weight_decay
+            self.model.named_parameters(),
+            clip=settings.clip,
+            weight_decay=config.regularisation.weight_decay,
         )
         generator = torch.Generator(device)
         generator.manual_seed(random.Random(f"masks {settings.seed}").getrandbits(63))
-        masks = Masks(generator, settings.batch, own.start)
-        self.step = TrainingStep(self.model, self.optimizer, masks, world, precision=settings.precision)
-        self.graphed = GraphedStep(self.step, self.text) if self._captures() else None
+        self.masks = Masks(generator, settings.batch, own.start)
+        self.training_step = TrainingStep(
+            self.model, self.optimizer, self.masks, world, precision=settings.precision
+        )
+        self.graphed_step = GraphedStep(self.training_step, self.text) if self._captures() else None
         self.schedule = Schedule(settings, "train")
-        self.state = self.model.initial_state(self.text.shape[1])
-        self.best: dict[str, Tensor] = {}  # weights of the lowest validation loss, as they were validated
-        self.window = 0  # windows done in this epoch
-        self.steps_done = 0
+        self.recurrent_state = self.model.initial_state(self.text.shape[1])
+        self.best: dict[str, Tensor] = {}
+        self.step_in_epoch = 0
+        self.global_step = 0
         self.finished = False
-        self.interval = LossSum(device)  # since the last report
-        self.epoch = LossSum(device)
-        self.seconds = 0.0  # at work, before this process
-        self.metrics_bytes = 0  # of metrics.jsonl, which belong to the checkpoint training goes on from
+        self.log_loss = LossSum(device)
+        self.epoch_loss = LossSum(device)
+        self.valid_loss: float | None = None
+        self.journal: Journal | None = None
+        self.metrics_bytes = 0  # size of metrics.jsonl at the checkpoint that training resumes from
+        self.earlier_seconds = 0.0  # training time before this process
+        self.started: float | None = None
 
     def _captures(self) -> bool:
-        """Whether steps are captured as CUDA graphs: in one process, where nothing forbids it."""
+        """Whether steps are captured as CUDA graphs: in a single process, if the model allows it."""
         return self.config.training.graphs and self.world.size == 1 and can_replay(self.model)
 
-    # ------------------------------------------------------------------------------------------ the loop
+    # ------------------------------------------------------------------------------------------- state
 
-    def steps(self, run: RunFolder, stop: StopRequest) -> Iterator[Progress | None]:
-        """Train to the end, giving way after every step, so that several runs can take turns.
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on. All processes must call it together."""
+        loss_scale = self.training_step.loss_scale
+        return {
+            "model": self.model.state_dict(),
+            "best": self.best,
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "masks": self.masks.state_dict(),
+            "loss_scale": {} if loss_scale is None else loss_scale.state_dict(),
+            "recurrent_state": self.world.gather_state(self.recurrent_state),
+            "log_loss": self.log_loss.state_dict(),
+            "epoch_loss": self.epoch_loss.state_dict(),
+            "global_step": self.global_step,
+            "step_in_epoch": self.step_in_epoch,
+            "finished": self.finished,
+            "metrics_bytes": self.metrics_bytes if self.journal is None else self.journal.offset(),
+            "seconds": self._seconds(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what ``state_dict`` returned, possibly with another number of processes."""
+        device = self.world.device
+        self.model.load_state_dict(state_dict["model"])
+        self.best = {name: value.to(device) for name, value in state_dict["best"].items()}
+        self.optimizer.load_state_dict(state_dict["optimizer"])
+        self.schedule.load_state_dict(state_dict["schedule"])
+        self.masks.load_state_dict(state_dict["masks"])
+        if self.training_step.loss_scale is not None:
+            self.training_step.loss_scale.load_state_dict(state_dict["loss_scale"])
+        own = self.world.batch_slice(self.config.training.batch)
+        self.recurrent_state = [
+            (h[:, own].contiguous().to(device), c[:, own].contiguous().to(device))
+            for h, c in state_dict["recurrent_state"]
+        ]
+        self.log_loss.load_state_dict(state_dict["log_loss"])
+        self.epoch_loss.load_state_dict(state_dict["epoch_loss"])
+        self.global_step = state_dict["global_step"]
+        self.training_step.step_count.fill_(self.global_step)
+        self.step_in_epoch = state_dict["step_in_epoch"]
+        self.finished = state_dict["finished"]
+        self.metrics_bytes = state_dict["metrics_bytes"]
+        self.earlier_seconds = state_dict["seconds"]
+
+    def checkpoint(self) -> Checkpoint:
+        """The state as a checkpoint, which keeps the weights apart."""
+        state = self.state_dict()
+        return Checkpoint(state.pop("model"), state.pop("best"), state)
+
+    def load_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Load the state from a checkpoint."""
+        self.load_state_dict({"model": checkpoint.weights, "best": checkpoint.best, **checkpoint.state})
+
+    # ------------------------------------------------------------------------------------------- the loop
+
+    def fit(self, run: RunFolder, stop: StopRequest) -> Iterator[Progress | None]:
+        """Train until the schedule ends the run, yielding after every step so that runs can take turns.
 
         Yields:
             Progress every ``log_steps`` steps and after each epoch, None after the other steps.
         """
-        if self.finished:  # what is there is left as it is
+        if self.finished:
             return
-        self._begin(run, stop)
+        self._start(run, stop)
         try:
-            if self.steps_done == 0:  # a disk that is full is found now, and there are always weights to keep
+            if self.global_step == 0:  # reports a full disk now, and there always is a checkpoint
                 self._save()
             while not self.finished:
-                for first, length in self._windows()[self.window :]:
+                for first, length in self._windows()[self.step_in_epoch :]:
                     self._take_step(first, length)
                     yield self._after_step()
                 yield self._end_epoch()
             self._save()
         except Diverged:
-            self._keep_best()
+            self._save_best()
             raise
         finally:
             if self.journal is not None:
                 self.journal.close()
 
-    def _begin(self, run: RunFolder, stop: StopRequest) -> None:
+    def _start(self, run: RunFolder, stop: StopRequest) -> None:
         self.run, self.stop = run, stop
-        self.journal: Journal | None = None
         if self.world.main:
             run.forget_scores()
-            self.journal = Journal(run.path, offset=self.metrics_bytes, step=self.steps_done)
+            self.journal = Journal(run.path, offset=self.metrics_bytes, step=self.global_step)
         self.started = self.saved_at = self.reported_at = time.monotonic()
-        self.steps_before, self.speed = self.steps_done, 0.0
-        self.valid_loss: float | None = None
+        self.first_step, self.tokens_per_second = self.global_step, 0.0
         self.model.train()
 
     def _windows(self) -> list[tuple[int, int]]:
         settings = self.config.training
         return epoch_windows(len(self.text), settings.window, settings.seed, self.schedule.epoch)
 
-    def _rotate_columns(self) -> None:
-        """Lay the text out anew, so that other words meet in a step than in the epochs before."""
+    def _rotate_text(self) -> None:
+        """Shift the columns of the text, so that other words share a step than in earlier epochs."""
         settings, epoch = self.config.training, self.schedule.epoch
-        starts = column_starts(len(self.columns), settings.batch, settings.seed, epoch)
-        own = self.world.columns(settings.batch)
-        self.text.copy_(rotated(self.columns, starts[own].to(self.columns.device)))
+        starts = column_starts(len(self.source_text), settings.batch, settings.seed, epoch)
+        own = self.world.batch_slice(settings.batch)
+        self.text.copy_(rotate_columns(self.source_text, starts[own].to(self.text.device)))
         self.text_epoch = epoch
 
     def _take_step(self, first: int, length: int) -> None:
+        """Train on the window of ``length`` rows that starts at row ``first``."""
         settings = self.config.training
         if settings.rotate_columns and self.text_epoch != self.schedule.epoch:
-            self._rotate_columns()
-        if self.window == 0:  # the state is zero at the start of an epoch, else carried
-            self.state = self.model.initial_state(self.text.shape[1])
-        # The scale of this window, for this step only, in both phases; torch's ASGD is one behind.
-        self.optimizer.prepare(settings.learning_rate * length / settings.window)
-        if self.graphed is not None:
-            self.state, loss = self.graphed(first, length, self.state)
+            self._rotate_text()
+        if self.step_in_epoch == 0:
+            self.recurrent_state = self.model.initial_state(self.text.shape[1])
+        # The learning rate follows the length of this very window; with torch.optim.ASGD, that of the last.
+        self.optimizer.prepare_step(settings.learning_rate * length / settings.window)
+        if self.graphed_step is not None:
+            self.recurrent_state, loss = self.graphed_step(first, length, self.recurrent_state)
         else:
             tokens, targets = self.text[first : first + length], self.text[first + 1 : first + length + 1]
-            self.state, loss = self.step(tokens, targets, self.state)
-        self.interval.add(loss, length * settings.batch)
-        self.epoch.add(loss, length * settings.batch)
-        self.window += 1
-        self.steps_done += 1
+            self.recurrent_state, loss = self.training_step(tokens, targets, self.recurrent_state)
+        self.log_loss.add(loss, length * settings.batch)
+        self.epoch_loss.add(loss, length * settings.batch)
+        self.step_in_epoch += 1
+        self.global_step += 1
 
     def _after_step(self) -> Progress | None:
+        """Report, save and stop where one of these is due."""
         settings = self.config.training
-        looking = self.steps_done % settings.log_steps == 0
-        progress = self._report() if looking else None
-        stop, due = self.stop.number, self._minutes_are_over()
-        if self.world.size > 1:  # processes agree where they wait for each other anyway
-            stop, due = self._agree(stop, due) if looking else (0, False)
-        if settings.checkpoint_steps and self.steps_done % settings.checkpoint_steps == 0:
-            due = True
-        if stop or due:
+        report_due = self.global_step % settings.log_steps == 0
+        progress = self._report() if report_due else None
+        stop, save_due = self.stop.number, self._minutes_are_over()
+        if self.world.size > 1:  # processes agree at reports, where they synchronize anyway
+            stop, save_due = self._agree(stop, save_due) if report_due else (0, False)
+        if settings.checkpoint_steps and self.global_step % settings.checkpoint_steps == 0:
+            save_due = True
+        if stop or save_due:
             self._save()
         if stop:
             raise Interrupted(stop, str(self.run.path))
         return progress
 
-    def _agree(self, stop: int, due: bool) -> tuple[int, bool]:
-        stop_any, due_any = self.world.largest([stop, due])
-        return int(stop_any), due_any > 0
+    def _agree(self, stop: int, save_due: bool) -> tuple[int, bool]:
+        stop_any, save_any = self.world.largest([stop, save_due])
+        return int(stop_any), save_any > 0
 
     def _minutes_are_over(self) -> bool:
         minutes = self.config.training.checkpoint_minutes
         return minutes > 0 and time.monotonic() - self.saved_at >= 60 * minutes
 
     def _end_epoch(self) -> Progress:
-        """Validate, with the averaged weights once there are some, and decide what comes next."""
-        self._check_health()
-        train_loss = self.epoch.mean()
+        """Validate, with the averaged weights if averaging has started, and decide how to continue."""
+        self._check_divergence()
+        train_loss = self.epoch_loss.mean()
         was_averaging, round_ = self.optimizer.averages is not None, self.schedule.round
-        with averaged_weights(self.optimizer):
+        with self.optimizer.averaged_weights():
             loss = self._validate()
             if not math.isfinite(loss):
                 raise Diverged(
-                    f"the validation loss after epoch {self.schedule.epoch + 1} is {loss}; "
-                    f"{self._what_is_kept()}"
+                    f"the validation loss after epoch {self.schedule.epoch + 1} is {loss}; {self._advice()}"
                 )
             decision = self.schedule.end_epoch(loss)
             if self.schedule.best_epoch == self.schedule.epoch:
-                self.best = {name: value.detach().clone() for name, value in self.model.named_parameters()}
+                self.best = copy_weights(self.model)
         if decision is Decision.RESTART:
-            self.set_weights(self.best)
+            self.model.load_state_dict(self.best)
         if decision in (Decision.AVERAGE, Decision.RESTART):
             self.optimizer.start_averaging()
         self.finished = decision is Decision.STOP
-        self.valid_loss, steps = loss, self.window
-        self.window = 0
-        self.epoch.clear()
-        self._note_epoch(train_loss, loss, decision, averaged=was_averaging, round=round_)
+        self.valid_loss, steps = loss, self.step_in_epoch
+        self.step_in_epoch = 0
+        self.epoch_loss.reset()
+        self._log_epoch(train_loss, loss, decision, averaged=was_averaging, round=round_)
         progress = self._progress(self.schedule.epoch, steps, steps, train_loss)
         return replace(progress, round=round_, ended=True)
 
-    def _note_epoch(self, train_loss: float, loss: float, decision: Decision, **more: bool | int) -> None:
+    def _validate(self) -> float:
+        """Mean loss of the validation text at ``valid_batch`` columns, which is used for decisions only."""
+        loss = 0.0
+        if self.world.main:
+            with computing(self.config.training.precision, self.world.device):
+                loss = score(self.model, self.valid, batch=self.config.training.valid_batch).nll
+        return self.world.from_main(loss)
+
+    def start_finetuning(self, source: Checkpoint) -> None:
+        """Start the second stage: averaged SGD from the best weights of a finished run."""
+        self.model.load_state_dict(source.best)
+        self.best = copy_weights(self.model)
+        # Not the loss on record: the source may have been validated in another precision or batch size.
+        loss = self._validate()
+        if not math.isfinite(loss):
+            raise PRUError(
+                f"precision={self.config.training.precision!r} gives the weights to finetune a validation "
+                f"loss of {loss}; use the precision that they were trained in"
+            )
+        self.schedule = Schedule.finetuning(self.config.training, loss)
+        self.optimizer.start_averaging()
+
+    # ------------------------------------------------------------------------------------------- reports
+
+    def _report(self) -> Progress:
+        """Log the loss since the last report. This synchronizes with the device."""
+        self._check_divergence()
+        tokens, loss = self.log_loss.tokens, self.log_loss.mean()
+        self.log_loss.reset()
+        now = time.monotonic()
+        self.tokens_per_second = tokens / max(now - self.reported_at, 1e-9)
+        self.reported_at = now
+        if self.journal is not None:
+            values = {
+                "kind": "steps",
+                "step": self.global_step,
+                "epoch": self.schedule.epoch + 1,
+                "stage": self.schedule.stage,
+                "loss": loss,
+                "perplexity": perplexity(loss),
+            }
+            self.journal.write(values, self._clock() | {"tokens_per_second": self.tokens_per_second})
+        return self._progress(self.schedule.epoch + 1, self.step_in_epoch, len(self._windows()), loss)
+
+    def _log_epoch(self, train_loss: float, loss: float, decision: Decision, **more: bool | int) -> None:
         if self.journal is None:
             return
         values = {
             "kind": "epoch",
-            "step": self.steps_done,
+            "step": self.global_step,
             "epoch": self.schedule.epoch,
             "stage": self.schedule.stage,
             "train_loss": train_loss,
@@ -226,42 +380,18 @@ class Trainer:
         }
         self.journal.write(values | more, self._clock())
 
-    def _validate(self) -> float:
-        """Mean loss of the validation text at ``valid_batch`` columns; it only steers."""
-        loss = 0.0
-        if self.world.main:
-            with computing(self.config.training.precision, self.world.device):
-                loss = score(self.model, self.valid, batch=self.config.training.valid_batch).nll
-        return self.world.from_main(loss)
-
-    # ------------------------------------------------------------------------------------------ reports
-
-    def _report(self) -> Progress:
-        """Look at the loss since the last report: here the host waits for the device."""
-        self._check_health()
-        tokens, loss = self.interval.tokens, self.interval.mean()
-        self.interval.clear()
-        now = time.monotonic()
-        self.speed = tokens / max(now - self.reported_at, 1e-9)
-        self.reported_at = now
-        if self.journal is not None:
-            values = {
-                "kind": "steps",
-                "step": self.steps_done,
-                "epoch": self.schedule.epoch + 1,
-                "stage": self.schedule.stage,
-                "loss": loss,
-                "perplexity": perplexity(loss),
-            }
-            self.journal.write(values, self._clock() | {"tokens_per_second": self.speed})
-        return self._progress(self.schedule.epoch + 1, self.window, len(self._windows()), loss)
-
     def _clock(self) -> dict[str, float]:
-        return {"time": time.time(), "seconds": self.seconds + time.monotonic() - self.started}
+        return {"time": time.time(), "seconds": self._seconds()}
+
+    def _seconds(self) -> float:
+        """Training time of the run, over all processes that have worked on it."""
+        return self.earlier_seconds + (0.0 if self.started is None else time.monotonic() - self.started)
 
     def _progress(self, epoch: int, step: int, steps: int, loss: float) -> Progress:
-        done = max(1, self.steps_done - self.steps_before)
-        left = max(0, steps - step) + steps * (0 if self.finished else max(0, self.schedule.epochs - epoch))
+        assert self.started is not None
+        done = max(1, self.global_step - self.first_step)
+        epochs_left = 0 if self.finished else max(0, self.schedule.epochs - epoch)
+        steps_left = max(0, steps - step) + steps * epochs_left
         best = self.schedule.best
         return Progress(
             stage=self.schedule.stage,
@@ -271,87 +401,53 @@ class Trainer:
             step=step,
             steps=steps,
             loss=loss,
-            tokens_per_second=self.speed,
-            seconds_left=left * (time.monotonic() - self.started) / done,
+            tokens_per_second=self.tokens_per_second,
+            seconds_left=steps_left * (time.monotonic() - self.started) / done,
             valid_loss=self.valid_loss,
             best_valid_loss=best if math.isfinite(best) else None,
             averaging=self.optimizer.averages is not None,
         )
 
-    def _check_health(self) -> None:
-        """Stop a run that is lost. The flag is on the device and is looked at where the host waits anyway."""
-        bad = int(self.step.first_bad)
-        if bad >= 0:
-            raise Diverged(f"the loss or its gradient is not finite at step {bad}; {self._what_is_kept()}")
+    def _check_divergence(self) -> None:
+        """Raise if the run has diverged. The flag is on the device, so this synchronizes."""
+        bad_step = int(self.training_step.first_bad_step)
+        if bad_step >= 0:
+            raise Diverged(f"the loss or its gradient is not finite at step {bad_step}; {self._advice()}")
         uniform = math.log(self.model.vocabulary_size)
-        if self.interval.tokens and self.interval.mean() > uniform + RUN_AWAY:
+        if self.log_loss.tokens and self.log_loss.mean() > uniform + DIVERGED:
             raise Diverged(
-                f"the loss has run away to {self.interval.mean():.1f} by step {self.steps_done} (a uniform "
-                f"guess has {uniform:.1f}); {self._what_is_kept()}"
+                f"the loss has exploded to {self.log_loss.mean():.1f} by step {self.global_step} (a uniform "
+                f"guess has {uniform:.1f}); {self._advice()}"
             )
 
-    def _what_is_kept(self) -> str:
+    def _advice(self) -> str:
         folder = self.run.checkpoints
         return f"the checkpoints in {folder} hold the last good weights; try a smaller learning_rate"
 
-    # ------------------------------------------------------------------------------------------ weights
+    # ------------------------------------------------------------------------------------------- saving
 
     def _save(self) -> None:
-        self._check_health()  # weights that are lost never replace good ones
-        bytes_written = 0 if self.journal is None else self.journal.offset()
-        checkpoint = snapshot(self, bytes_written, self._clock()["seconds"])
+        self._check_divergence()  # diverged weights must not replace good ones
+        checkpoint = self.checkpoint()
         if self.world.main:
             save_checkpoint(self.run.checkpoints, checkpoint)
         self.saved_at = time.monotonic()
 
-    def _keep_best(self) -> None:
-        """Put the best weights so far beside those of the last checkpoint."""
+    def _save_best(self) -> None:
+        """Add the best weights so far to the last checkpoint."""
         newest = self.run.checkpoint() if self.world.main and self.best else None
         if newest is not None:
             save_checkpoint(self.run.checkpoints, Checkpoint(newest.weights, self.best, newest.state))
 
-    def start_finetuning(self, source: Checkpoint) -> None:
-        """Begin the second stage: averaged SGD from the best weights of a finished run."""
-        self.set_weights(source.best)
-        self.best = {name: value.detach().clone() for name, value in self.model.named_parameters()}
-        # Measured anew: the source may have been validated in another precision, or at another batch.
-        loss = self._validate()
-        if not math.isfinite(loss):
-            raise PRUError(
-                f"precision={self.config.training.precision!r} gives the weights to finetune a validation "
-                f"loss of {loss}; use the precision that they were trained in"
-            )
-        self.schedule = Schedule.finetuning(self.config.training, loss)
-        self.optimizer.start_averaging()
 
-    @torch.no_grad()
-    def set_weights(self, weights: dict[str, Tensor]) -> None:
-        """Give the model the values of ``weights``, by name."""
-        for name, parameter in self.model.named_parameters():
-            parameter.copy_(weights[name])
-
-
-def check_length(corpus: Corpus, settings: TrainingConfig) -> None:
-    """Refuse a text that is too short for ``batch`` or ``valid_batch`` columns."""
-    training_columns(corpus.train, settings.batch)
-    with in_words_of(batch="valid_batch"):
-        columns(corpus.valid, settings.valid_batch)
-
-
-def training_columns(ids: Tensor, batch: int) -> Tensor:
-    """``columns`` of a training text (N,), of which an epoch can make a step."""
-    text = columns(ids, batch)
-    if len(text) < FEWEST_ROWS:
-        raise PRUError(
-            f"batch={batch} makes {len(text)} rows of a training text of {len(ids)} tokens, and a step takes "
-            f"{FEWEST_ROWS} at least; use a smaller batch, or more text"
-        )
-    return text
+def copy_weights(model: LanguageModel) -> dict[str, Tensor]:
+    """A copy of all weights by name."""
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
 def build_model(config: Config, vocabulary_size: int, device: torch.device) -> LanguageModel:
-    """The model with the initial weights of the seed, the same on every device."""
+    """A model with the initial weights of the seed, which are the same on every device."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(config.training.seed)  # torch.manual_seed would seed GPUs, too
+        torch.default_generator.manual_seed(config.training.seed)  # torch.manual_seed also seeds the GPUs
         model = LanguageModel(config.model, config.regularisation, vocabulary_size)
     return model.to(device=device, dtype=weight_dtype(config.training.precision))

@@ -7,10 +7,15 @@ import random
 import torch
 from torch import Tensor
 
+from torch_pru.errors import PRUError, in_words_of
+from torch_pru.lm.config import TrainingConfig
+from torch_pru.lm.data.columns import columns
+from torch_pru.lm.data.corpus import Corpus
+
 SPREAD = 5.0  # standard deviation of a window's length
 SHORTEST = 5  # no window is drawn shorter
 HALF_RATE = 0.05  # how often a window is drawn around half the usual length
-FEWEST_ROWS = 3  # of a text: the shortest last window has two steps, and the second one a target
+MIN_ROWS = 3  # of a text: the shortest last window has two steps, and the second one a target
 
 
 def draw_length(usual: int, random_numbers: random.Random) -> int:
@@ -43,7 +48,7 @@ def epoch_windows(rows: int, usual: int, seed: int, epoch: int) -> list[tuple[in
     """
     random_numbers = random.Random(f"windows {seed} {epoch}")
     windows, first = [], 0
-    while first <= rows - FEWEST_ROWS:
+    while first <= rows - MIN_ROWS:
         length = min(draw_length(usual, random_numbers), rows - 1 - first)
         windows.append((first, length))
         first += length
@@ -61,12 +66,30 @@ def column_starts(rows: int, batch: int, seed: int, epoch: int) -> Tensor:
     return torch.tensor([random_numbers.randrange(rows) for _ in range(batch)])
 
 
-def rotated(text: Tensor, starts: Tensor) -> Tensor:
+def rotate_columns(text: Tensor, starts: Tensor) -> Tensor:
     """The columns of ``text`` (T_total, B), each from its row of ``starts`` (B,) on, and wrapped round.
 
     Example:
-        >>> rotated(torch.tensor([[1, 5], [2, 6], [3, 7]]), torch.tensor([0, 2])).tolist()
+        >>> rotate_columns(torch.tensor([[1, 5], [2, 6], [3, 7]]), torch.tensor([0, 2])).tolist()
         [[1, 7], [2, 5], [3, 6]]
     """
     rows = torch.arange(len(text), device=text.device)[:, None]
     return text.gather(0, (rows + starts) % len(text))
+
+
+def training_columns(ids: Tensor, batch: int) -> Tensor:
+    """A training text (N,) as columns (T_total, B); raises if it is too short for one step."""
+    text = columns(ids, batch)
+    if len(text) < MIN_ROWS:
+        raise PRUError(
+            f"batch={batch} makes {len(text)} rows of a training text of {len(ids)} tokens, but a step needs "
+            f"at least {MIN_ROWS}; use a smaller batch, or more text"
+        )
+    return text
+
+
+def check_length(corpus: Corpus, settings: TrainingConfig) -> None:
+    """Raise if the text is too short for ``batch`` or ``valid_batch`` columns."""
+    training_columns(corpus.train, settings.batch)
+    with in_words_of(batch="valid_batch"):
+        columns(corpus.valid, settings.valid_batch)

@@ -1,0 +1,32 @@
+"""Checkpoints of earlier versions, converted on reading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def migrate_state(state: dict[str, Any]) -> dict[str, Any]:
+    """The trainer's state in the layout of ``Trainer.state_dict``.
+
+    Before 0.1 the state was one flat dictionary with other names.
+
+    Args:
+        state: the content of ``state.pt``, in the old or the current layout.
+    """
+    if "averages" not in state:  # the optimizer's since
+        return state
+    scale = state["loss_scale"]
+    return {
+        "schedule": state["schedule"],
+        "optimizer": {"averages": state["averages"], "averaged_steps": state["averaged_steps"]},
+        "masks": {"device": state["device"], "generator": state["masks"]},
+        "loss_scale": {"scale": scale[0], "good_steps": scale[1]} if scale else {},
+        "recurrent_state": state["hidden"],
+        "log_loss": state["interval"],
+        "epoch_loss": state["epoch"],
+        "global_step": state["steps"],
+        "step_in_epoch": state["window"],
+        "finished": state["finished"],
+        "metrics_bytes": state["metrics_bytes"],
+        "seconds": state["seconds"],
+    }
