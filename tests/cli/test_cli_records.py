@@ -32,7 +32,7 @@ def test_what_is_kept_never_lands_on_its_source(run: Path, tmp_path: Path) -> No
     assert (run / "metrics.jsonl").read_bytes() == metrics
     twin = shutil.copytree(run, tmp_path / "other" / run.name)
     errors = refusal("report", run, twin, "--keep", tmp_path / "kept")
-    assert "several runs are called tiny-1" in errors
+    assert "several runs are named tiny-1" in errors
     assert not (tmp_path / "kept").exists()
 
 

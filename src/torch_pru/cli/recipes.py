@@ -101,19 +101,13 @@ def range_of_epochs(config: Config) -> str:
 
 
 def paper_scores(recipe: str) -> tuple[str, str]:
-    """The paper's validation and test perplexity before finetuning; empty where it has none.
+    """The paper's validation and test perplexity before finetuning; empty if the paper has none.
 
     Example:
         >>> paper_scores("ptb-pru-g4")
         ('64.76', '62.42')
     """
-    from torch_pru.lm.paper import ABLATIONS, MAIN, POOLING
+    from torch_pru.lm.paper import published_scores
 
-    for row in MAIN:
-        if row.recipe == recipe and not row.finetuned:
-            return f"{row.valid:.2f}", f"{row.test:.2f}"
-    corpus, _, rest = recipe.partition("-")
-    if rest in (ablations := ABLATIONS | POOLING):
-        _, ptb, wt2 = ablations[rest]
-        return f"{ptb if corpus == 'ptb' else wt2:.2f}", ""
-    return "", ""
+    valid, test = ("" if score is None else f"{score:.2f}" for score in published_scores(recipe))
+    return valid, test

@@ -1,11 +1,10 @@
-"""``RESULTS.md``: the published tables with the runs of this project beside them, from run folders alone."""
+"""``RESULTS.md``: the published tables with the runs of this project beside them, from records alone."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,45 +12,51 @@ from torch_pru.errors import PRUError
 from torch_pru.lm.evaluation.static import in_digits
 from torch_pru.lm.evaluation.tune import TOKENS
 from torch_pru.lm.paper import (
-    ABLATIONS,
     ADAPTED,
     CITED,
     DATA_SETS,
+    GROUPED_SWEEP,
+    LEVEL_SIZES,
     MAIN,
     POOLING,
     SWEEP,
+    TRANSFORMS,
+    Ablation,
     Adapted,
     Perplexities,
     Row,
+    Setup,
 )
-from torch_pru.lm.results import Result, read_result
+from torch_pru.lm.results import Result, nearest_recipe, read_results
 
 NOISE = 0.5
-"""A score up to this much above the paper's counts as reproduced: one configuration that the paper reports
-twice differs by as much."""
+"""Tolerance of "reproduced" and "reached": one configuration that the paper reports twice differs by it."""
 
 INTRODUCTION = f"""\
 # Results
 
-Word-level perplexities: lower is better.
+Word-level perplexity, validation / test; lower is better. Made by `pru report results > RESULTS.md`.
 
 - **paper**: Mehta et al., "Pyramidal Recurrent Unit for Language Modeling" (EMNLP 2018).
-- **code**: what the README of its authors' repository states; in AWD-LSTM's rows, what AWD-LSTM's own
-  code reaches.
-- **here**: the runs of this project that came to their end; "not run" where none has. Weights of the best
-  validation epoch, every predicted token scored at batch 1; mean over seeds, with the standard deviation
-  where there are several. Epochs and minutes of a finetuned row are those of finetuning.
-- **reproduced**: at or below the paper's perplexity plus {NOISE}, its own noise, on validation and on test.
+- **code**: the README of the authors' repository; for AWD-LSTM, what its own authors' code reaches.
+- **as published**: trained here with the published settings. Where the paper gives no value, ours is used:
+  initial weights (`init=lstm`) and, on the Penn Treebank, weight drop 0.3 for AWD-PRU.
+- **our settings**: other dropout, AR/TAR, trigger, finetuning rate and rotated columns, chosen on
+  validation. Rows with standard dropout have no such column: their settings are the published ones.
+- **reproduced** (as published) and **reached** (our settings): at most {NOISE} above the paper, the paper's
+  own noise, on validation and on test. The rule is one-sided: a better result counts. **missed**: otherwise.
 
-Each row is made by the command it shows, then `pru evaluate RUN` and `pru evaluate RUN --split test`.
-This file is made by `pru report` from the run folders; the last table has one line for each of them."""
+Numbers are means over seeds, ± the standard deviation over seeds, of scores at batch 1 over every token, with
+the weights of the best validation epoch. Only runs that ended by themselves count; where there is none,
+unfinished runs are shown and marked, without a verdict. Scores are made by `pru evaluate RUN` and
+`pru evaluate RUN --split test`."""
 
 
-def report(folders: Iterable[str | Path]) -> str:
-    """The whole document in Markdown. Rows without a finished run say "not run".
+def report(paths: Iterable[str | Path]) -> str:
+    """The whole document in Markdown.
 
     Args:
-        folders: run folders, or copies of them without weights.
+        paths: run folders with or without weights, compact files, or folders of these; see `read_results`.
 
     Example:
         >>> report([]).splitlines()[0]
@@ -59,204 +64,260 @@ def report(folders: Iterable[str | Path]) -> str:
         >>> "not run" in report([])
         True
     """
-    results = sorted(map(read_result, folders), key=lambda one: (one.nearest, one.finetuned, one.seed))
-    refuse_twice(results)
-    counted = [one for one in results if one.finished]
+    results = sorted(read_results(paths), key=lambda one: (one.config.name, one.finetuned, one.seed))
+    refuse_duplicates(results)
     parts = [INTRODUCTION]
-    parts += [main_table(corpus, counted) for corpus in DATA_SETS]
-    parts += [adapted_table(counted), ablation_tables(counted), sweep_table(counted), cited_table()]
+    for data_set in DATA_SETS:
+        parts += [main_table(data_set, results), cost_table(data_set, results)]
+    parts += [adapted_table(results), ablation_tables(results), sweep_tables(results), cited_table()]
     if results:
-        parts.append(run_table(results))
+        parts.append(run_tables(results))
     return "\n\n".join(parts) + "\n"
 
 
-def refuse_twice(results: Sequence[Result]) -> None:
+def refuse_duplicates(results: Sequence[Result]) -> None:
     """A run must not count twice, as itself and as a copy.
 
-    A copy has the same weights and took the same time; finetuning that betters nothing took its own.
+    A copy has the same weights and took the same time. (Finetuning that does not improve on its start has the
+    weights of its source, but not its time.)
     """
-    known: dict[object, Path] = {}
+    known: dict[object, Result] = {}
     for one in results:
-        marks: list[object] = [one.folder.resolve()]
-        marks += [(one.weights, one.minutes)] if one.weights else []
+        marks: list[object] = [(one.path.resolve(), one.name)]
+        marks += [(one.weights, round(one.minutes, 4))] if one.weights else []
         for mark in marks:
             if mark in known:
-                raise PRUError(f"{known[mark]} and {one.folder} are one run; give one of them")
-            known[mark] = one.folder
+                raise PRUError(f"{place(known[mark])} and {place(one)} are the same run; give one of them")
+            known[mark] = one
 
 
-def main_table(corpus: str, results: Sequence[Result]) -> str:
+def place(one: Result) -> str:
+    """Where a run is recorded."""
+    return str(one.path) if one.path.suffix != ".jsonl" else f"{one.path} ({one.name})"
+
+
+def main_table(data_set: str, results: Sequence[Result]) -> str:
     """The paper's main table for ``"ptb"`` or ``"wt2"``."""
     heading = [
-        *("model", "parameters, M: paper", "here"),
-        *("validation: paper", "code", "here", "test: paper", "code", "here", "reproduced"),
-        *("epochs", "minutes", "device", "seeds", "made by"),
+        *("model", "parameters, M: paper", "here", "paper", "code"),
+        *("as published", "against the paper", "seeds", "our settings", "against the paper", "seeds"),
     ]
-    rows = [main_row(row, results) for row in MAIN if row.corpus == corpus]
-    return f"## {DATA_SETS[corpus]}\n\n" + table(heading, rows)
+    rows = [main_row(row, results) for row in MAIN if row.data_set == data_set]
+    return f"## {DATA_SETS[data_set]}\n\n" + table(heading, rows)
 
 
 def main_row(row: Row, results: Sequence[Result]) -> list[str]:
-    """One line of the main table."""
-    runs = runs_of(row.recipe, row.finetuned, results)
-    valid, test = scores(runs, "static", "valid"), scores(runs, "static", "test")
-    return [
-        row.model,
-        str(row.parameters),
-        millions(runs, "total"),
-        number(row.valid),
-        number(row.repository.valid),
-        here(runs, valid),
-        number(row.test),
-        number(row.repository.test),
-        here(runs, test),
-        reproduced([(valid, row.valid), (test, row.test)]),
-        *costs(runs),
-        command(row.recipe, row.finetuned),
-    ]
+    """One row of the main table."""
+    setups = [row.published, row.ours]
+    everything = [run for setup in setups if setup for run in runs_of(setup, results)]
+    cells = [row.model, str(row.parameters), millions(everything, "total"), both(row.paper), both(row.code)]
+    for setup, word in zip(setups, ("reproduced", "reached"), strict=True):
+        if setup is None:
+            cells += ["", "", ""]
+            continue
+        runs = runs_of(setup, results)
+        cells += [here(runs), against(row.paper, runs, word), seeds(runs)]
+    return cells
+
+
+def cost_table(data_set: str, results: Sequence[Result]) -> str:
+    """How the rows of a main table are made, and what that takes."""
+    rows = []
+    for row in MAIN:
+        for setup, kind in ((row.published, "as published"), (row.ours, "ours")):
+            if row.data_set == data_set and setup:
+                runs = runs_of(setup, results)
+                rows.append([row.model, kind, command(setup), *costs(runs), seeds(runs)])
+    heading = ["model", "settings", "made by", "epochs", "minutes", "device", "seeds"]
+    text = "Epochs and minutes of a finetuned row are those of finetuning. Several runs often shared one GPU."
+    return f"### How these rows are made: {DATA_SETS[data_set]}\n\n{text}\n\n" + table(heading, rows)
 
 
 def adapted_table(results: Sequence[Result]) -> str:
-    """Dynamic evaluation and the cache: what was published, and every model here scored with them."""
+    """Dynamic evaluation and the cache: what was published, and every model scored with them here."""
     heading = [
-        *("model", "method", "published by", "validation", "test"),
-        *("here: validation", "test", "static test", "settings", "seeds", "made by"),
+        *("model", "method", "published by", "published", "here", "static, same seeds"),
+        *("seeds", "settings", "made by"),
     ]
-    published = {(one.recipe, one.finetuned, one.method): one for one in ADAPTED}
-    for result in results:
-        for recipe, method in itertools.product(result.recipes, ("dynamic", "cache")):
-            if result.is_scored(method):
-                ours = Adapted(recipe, method, Perplexities(), "", result.finetuned)
-                published.setdefault((recipe, result.finetuned, method), ours)
-    rows = [adapted_row(one, results) for one in published.values()]
+    rows = {(one.setup, one.method): one for one in ADAPTED}
+    for row in MAIN:
+        for setup in filter(None, (row.published, row.ours)):
+            for method in ("dynamic", "cache"):
+                if any(one.is_scored(method) for one in runs_of(setup, results)):
+                    rows.setdefault((setup, method), Adapted(setup, method))
     text = (
-        f"Settings are tuned on the first {TOKENS:,} validation tokens, or as many as `--tune-tokens` says. "
-        "Without `--split test` the validation text is scored."
+        f"The settings of both methods are tuned on the first {TOKENS:,} validation tokens, or as many as\n"
+        "`--tune-tokens` says. These tokens are part of the validation text, so the validation scores are\n"
+        "not independent of the tuning; the test scores are."
     )
-    return f"## Dynamic evaluation and continuous cache\n\n{text}\n\n" + table(heading, rows)
+    body = table(heading, (adapted_row(one, results) for one in rows.values()))
+    return f"## Dynamic evaluation and continuous cache\n\n{text}\n\n{body}"
 
 
 def adapted_row(one: Adapted, results: Sequence[Result]) -> list[str]:
-    """One line of that table."""
-    runs = runs_of(one.recipe, one.finetuned, results, one.method)
-    settings = [
-        ", ".join(f"{key} {value:g}" for key, value in run.settings(one.method).items()) for run in runs
-    ]
-    options = sorted({run.evaluation_options(one.method) for run in runs}) or [" --tune"]
+    """One row of that table."""
+    runs = runs_of(one.setup, results)
+    scored = [run for run in runs if run.is_scored(one.method)]
+    settings = {
+        ", ".join(f"{key} {value:g}" for key, value in run.settings(one.method).items()) for run in scored
+    }
+    options = sorted({run.evaluation_options(one.method) for run in scored}) or [" --tune"]
+    part = f" ({len(scored)} of {len(runs)} seeds)" if len(scored) < len(runs) else ""
     return [
-        one.recipe + (", finetuned" if one.finetuned else ""),
+        one.setup.recipe + (", finetuned" if one.setup.finetuned else ""),
         one.method,
         one.source or "–",
-        number(one.perplexities.valid),
-        number(one.perplexities.test),
-        here(runs, scores(runs, one.method, "valid")),
-        here(runs, scores(runs, one.method, "test")),
-        here(runs, scores(runs, "static", "test")),
-        "; ".join(sorted(set(settings) - {""})) or "–",
-        seeds(runs),
+        both(one.published),
+        here(scored, one.method) if scored else "not scored" if runs else "not run",
+        here(scored) if scored else "–",
+        seeds(scored) + part if scored else "–",
+        "; ".join(sorted(settings - {""})) or "–",
         "; ".join(f"`pru evaluate RUN --split test --{one.method}{more}`" for more in options),
     ]
 
 
 def ablation_tables(results: Sequence[Result]) -> str:
-    """Validation perplexities of one layer of 600 units, standard dropout."""
-    transforms = ablation_table("context / input transform", ABLATIONS, results)
-    pooling = ablation_table("sub-sampling", POOLING, results)
-    return (
-        "## Ablations\n\n"
-        "One layer, embedding and hidden size 600, standard dropout; validation perplexity. The\n"
-        "commands are PTB's; for WikiText-2 write `wt2` in place of `ptb`.\n\n"
-        f"### Transforms (K = g = 4)\n\n{transforms}\n\n### Sub-sampling (g = 1, K = 4)\n\n{pooling}"
-    )
+    """Tables with one column per data set."""
+    blocks = [
+        "## Ablations",
+        "Validation perplexity; the settings are the published ones. The commands are for PTB;\n"
+        "for WikiText-2 write `wt2` in place of `ptb`.",
+        "### Transforms (one layer of 600 units, K = g = 4)",
+        ablation_table("context / input transform", TRANSFORMS, results),
+        "### Sub-sampling (one layer of 600 units, g = 1, K = 4)",
+        ablation_table("sub-sampling", POOLING, results),
+        "### Level sizes (PRU g=4 M=1400, standard dropout)",
+        ablation_table("units of the two levels", LEVEL_SIZES, results),
+    ]
+    return "\n\n".join(blocks)
 
 
-def ablation_table(
-    what: str, published: dict[str, tuple[str, float, float]], results: Sequence[Result]
-) -> str:
-    """A table with a pair of columns for each corpus."""
+def ablation_table(what: str, rows: Sequence[Ablation], results: Sequence[Result]) -> str:
+    """Recurrent parameters, then the paper's and our validation perplexity on each data set."""
     heading = [
         what,
         "recurrent parameters, M",
-        "PTB: paper",
-        "here",
-        "seeds",
-        "WT-2: paper",
-        "here",
-        "seeds",
-        "made by",
+        *("PTB: paper", "here", "seeds"),
+        *("WT-2: paper", "here", "seeds"),
     ]
-    rows = []
-    for recipe, (label, *paper) in published.items():
-        cells = [label, millions(runs_of(f"ptb-{recipe}", False, results), "recurrent")]
-        for corpus, value in zip(DATA_SETS, paper, strict=True):
-            runs = runs_of(f"{corpus}-{recipe}", False, results)
-            cells += [number(value), here(runs, scores(runs, "static", "valid")), seeds(runs)]
-        rows.append([*cells, command(f"ptb-{recipe}", False)])
-    return table(heading, rows)
+    body = []
+    for row in rows:
+        cells = [row.label, f"{recurrent_parameters(row.setup('ptb')) / 1e6:.2f}"]
+        for data_set, paper in zip(DATA_SETS, (row.ptb, row.wt2), strict=True):
+            runs = runs_of(row.setup(data_set), results)
+            cells += [number(paper), validation(runs), seeds(runs)]
+        body.append([*cells, command(row.setup("ptb"))])
+    return table(heading, body)
 
 
-def sweep_table(results: Sequence[Result]) -> str:
+def sweep_tables(results: Sequence[Result]) -> str:
     """Levels by groups. The paper shows these as a figure only."""
+    blocks = [
+        "## Levels by groups",
+        "One layer of 600 units, standard dropout; validation perplexity. The paper shows this as a figure,\n"
+        'without numbers. Its "77% fewer" parameters at K=2, g=4 require grouped level matrices: the second\n'
+        "table.",
+        "### Level matrices not grouped",
+        sweep_table(SWEEP, results),
+        "### Level matrices grouped too (`input_groups=g`)",
+        sweep_table(GROUPED_SWEEP, results),
+    ]
+    return "\n\n".join(blocks)
+
+
+def sweep_table(rows: Sequence[Ablation], results: Sequence[Result]) -> str:
+    """Recurrent parameters, the saving against an LSTM of the same size, and validation perplexities."""
     heading = [
         "levels and groups",
         "recurrent parameters, M",
-        "PTB: here",
+        "saving",
+        "PTB",
         "seeds",
-        "WT-2: here",
+        "WT-2",
         "seeds",
         "made by",
     ]
-    rows = []
-    for recipe, label in SWEEP.items():
-        cells = [label, millions(runs_of(f"ptb-{recipe}", False, results), "recurrent")]
-        for corpus in DATA_SETS:
-            runs = runs_of(f"{corpus}-{recipe}", False, results)
-            cells += [here(runs, scores(runs, "static", "valid")), seeds(runs)]
-        rows.append([*cells, command(f"ptb-{recipe}", False)])
-    text = "One layer as above; validation perplexity. The paper shows this as a figure, without numbers."
-    return f"## Levels by groups\n\n{text}\n\n" + table(heading, rows)
+    lstm = recurrent_parameters(Setup("ptb-ablation-lt-lt"))
+    body = []
+    for row in rows:
+        count = recurrent_parameters(row.setup("ptb"))
+        cells = [row.label, f"{count / 1e6:.2f}", f"{1 - count / lstm:.0%}"]
+        for data_set in DATA_SETS:
+            runs = runs_of(row.setup(data_set), results)
+            cells += [validation(runs), seeds(runs)]
+        body.append([*cells, command(row.setup("ptb"))])
+    return table(heading, body)
+
+
+def recurrent_parameters(setup: Setup) -> int:
+    """How many parameters the recurrent layers of a setup have.
+
+    Example:
+        >>> recurrent_parameters(Setup("ptb-ablation-lt-lt"))
+        2884800
+    """
+    from torch_pru.lm.config import RegularisationConfig
+    from torch_pru.lm.model import parameter_counts, skeleton
+    from torch_pru.lm.recipe import load_recipe
+
+    config = load_recipe(setup.recipe, dict(setup.changes))
+    return parameter_counts(skeleton(config.model, RegularisationConfig())).recurrent
 
 
 def cited_table() -> str:
     """The rows that the paper takes from others."""
-    heading = ["model", "parameters", "PTB validation", "test", "WT-2 validation", "test"]
-    rows = [
-        [
-            one.model,
-            one.parameters or "–",
-            *map(number, (one.ptb.valid, one.ptb.test, one.wt2.valid, one.wt2.test)),
-        ]
-        for one in CITED
-    ]
+    heading = ["model", "parameters", "PTB", "WT-2"]
+    rows = [[one.model, one.parameters or "–", both(one.ptb), both(one.wt2)] for one in CITED]
     return "## Cited by the paper from others\n\n" + table(heading, rows)
 
 
+def run_tables(results: Sequence[Result]) -> str:
+    """One row per run: those that the tables show, and all others."""
+    counted = {id(one) for setup in table_setups() for one in runs_of(setup, results)}
+    shown = [one for one in results if id(one) in counted]
+    others = [one for one in results if id(one) not in counted]
+    blocks = ["## Runs", "### Behind the tables", run_table(shown)]
+    if others:
+        text = "Runs with changed settings, and runs that were stopped before their end."
+        blocks += ["### Tries", text, run_table(others)]
+    return "\n\n".join(blocks)
+
+
+def table_setups() -> Iterator[Setup]:
+    """The setup of every row of every table."""
+    for row in MAIN:
+        yield from filter(None, (row.published, row.ours))
+    for one in (*TRANSFORMS, *POOLING, *LEVEL_SIZES, *SWEEP, *GROUPED_SWEEP):
+        yield from (one.setup(data_set) for data_set in DATA_SETS)
+
+
 def run_table(results: Sequence[Result]) -> str:
-    """One line a run, those with changed settings too."""
+    """One row per run."""
     heading = [
-        *("folder", "recipe", "changed", "stage", "seed", "precision", "validation", "test"),
+        *("record", "recipe", "changed", "stage", "seed", "precision", "validation / test"),
         *("epochs", "best", "minutes", "device", "commit"),
     ]
-    rows = [
-        [
-            f"`{one.folder.name}`",
-            ", ".join(one.recipes) or one.nearest,
-            ", ".join(f"{key}={typed(value)}" for key, value in one.changes.items()) or "–",
-            ("finetuned" if one.finetuned else "trained") + ("" if one.finished else ", unfinished"),
-            str(one.seed),
-            one.config.training.precision,
-            number(one.perplexity("static", "valid")),
-            number(one.perplexity("static", "test")),
-            str(one.epochs),
-            str(one.best_epoch),
-            f"{one.minutes:.0f}",
-            one.device,
-            short_commit(one.commit) or "–",
-        ]
-        for one in results
-    ]
-    text = "Runs with changed settings, and those that have not come to their end, count in no table above."
-    return f"## Every run\n\n{text}\n\n" + table(heading, rows)
+    rows = []
+    for one in results:
+        recipe, changes = nearest_recipe(one.config, one.stage)
+        name = f"{one.path.stem} {one.name}" if one.path.suffix == ".jsonl" else one.name
+        rows.append(
+            [
+                f"`{name}`",
+                recipe,
+                ", ".join(f"{key}={typed(value)}" for key, value in changes.items()) or "–",
+                ("finetuned" if one.finetuned else "trained") + ("" if one.finished else ", unfinished"),
+                str(one.seed),
+                one.config.training.precision,
+                both(Perplexities(one.perplexity("static", "valid"), one.perplexity("static", "test"))),
+                str(one.epochs),
+                str(one.best_epoch),
+                f"{one.minutes:.0f}",
+                one.device,
+                short_commit(one.commit) or "–",
+            ]
+        )
+    return table(heading, rows)
 
 
 def typed(value: Any) -> str:
@@ -279,38 +340,87 @@ def short_commit(commit: str) -> str:
     return commit[:10] + ("+" if commit.endswith("+") else "")
 
 
-def runs_of(recipe: str, finetuned: bool, results: Sequence[Result], method: str = "static") -> list[Result]:
-    """The runs of a recipe at one stage; where some are scored by a row's method, these alone."""
-    runs = [one for one in results if recipe in one.recipes and one.finetuned == finetuned]
-    return [one for one in runs if one.is_scored(method)] or runs
+def runs_of(setup: Setup, results: Sequence[Result]) -> list[Result]:
+    """The finished runs of a setup; if there is none, the unfinished ones."""
+    runs = [one for one in results if one.is_run_of(setup)]
+    return [one for one in runs if one.finished] or runs
 
 
-def scores(runs: Sequence[Result], method: str, split: str) -> list[float]:
+def found(runs: Sequence[Result], method: str, split: str) -> list[float]:
     """The perplexities that these runs have on record."""
     return [value for one in runs if (value := one.perplexity(method, split)) is not None]
 
 
-def reproduced(pairs: Iterable[tuple[list[float], float]]) -> str:
-    """``yes`` where every mean is at or below its published value plus the noise; empty where one is missing.
+def here(runs: Sequence[Result], method: str = "static") -> str:
+    """Our own numbers, validation / test; or why there is none."""
+    if not runs:
+        return "not run"
+    values = [found(runs, method, split) for split in ("valid", "test")]
+    if not any(values):
+        return "not scored" + unfinished(runs)
+    text = " / ".join(f"**{mean(one)}**{share(one, runs)}" if one else "–" for one in values)
+    return text + unfinished(runs)
+
+
+def validation(runs: Sequence[Result]) -> str:
+    """Our own validation perplexity, or why there is none."""
+    if not runs:
+        return "not run"
+    values = found(runs, "static", "valid")
+    return (
+        f"**{mean(values)}**{share(values, runs)}{unfinished(runs)}"
+        if values
+        else "not scored" + unfinished(runs)
+    )
+
+
+def share(values: Sequence[float], runs: Sequence[Result]) -> str:
+    """Of how many runs a mean is, if not of all."""
+    return f" ({len(values)} of {len(runs)} runs)" if len(values) < len(runs) else ""
+
+
+def unfinished(runs: Sequence[Result]) -> str:
+    """A remark on runs that were stopped before their end."""
+    if all(one.finished for one in runs):
+        return ""
+    epochs = " and ".join(str(one.epochs) for one in runs)
+    return f" (unfinished: {epochs} epochs)"
+
+
+def against(paper: Perplexities, runs: Sequence[Result], word: str) -> str:
+    """The differences from the paper's perplexities, and whether the rule of the introduction holds."""
+    means = [found(runs, "static", split) for split in ("valid", "test")]
+    if not all(means):
+        return ""
+    gaps = [
+        statistics.mean(values) - published
+        for values, published in zip(means, paper, strict=True)
+        if published is not None
+    ]
+    text = " / ".join(f"{gap:+.2f}" for gap in gaps).replace("-", "−")
+    if not all(one.finished for one in runs):
+        return text
+    return f"{text}, {verdict(gaps, word)}"
+
+
+def verdict(gaps: Sequence[float], word: str) -> str:
+    """``word`` where no mean is more than the noise above its published value, else "missed".
 
     Example:
-        >>> reproduced([([58.5, 58.7], 58.46), ([56.6], 56.56)])
-        'yes'
+        >>> verdict([0.14, -0.2], "reproduced"), verdict([0.51, 0.0], "reached")
+        ('reproduced', 'missed')
     """
-    pairs = list(pairs)
-    if not all(found for found, _ in pairs):
-        return ""
-    return "yes" if all(statistics.mean(found) <= paper + NOISE for found, paper in pairs) else "no"
+    return word if all(round(gap, 9) <= NOISE for gap in gaps) else "missed"
 
 
 def costs(runs: Sequence[Result]) -> list[str]:
-    """Epochs, minutes, device and seeds."""
+    """Epochs, minutes and device."""
     if not runs:
-        return ["", "", "", ""]
+        return ["", "", ""]
     epochs = [one.epochs for one in runs]
     spread = str(epochs[0]) if min(epochs) == max(epochs) else f"{min(epochs)} to {max(epochs)}"
     minutes = statistics.mean(one.minutes for one in runs)
-    return [spread, f"{minutes:.0f}", ", ".join(sorted({one.device for one in runs})), seeds(runs)]
+    return [spread, f"{minutes:.0f}", ", ".join(sorted({one.device for one in runs}))]
 
 
 def seeds(runs: Sequence[Result]) -> str:
@@ -324,28 +434,28 @@ def millions(runs: Sequence[Result], part: str) -> str:
     return f"{counts[0] / 1e6:.2f}" if counts else ""
 
 
-def command(recipe: str, finetuned: bool) -> str:
+def command(setup: Setup) -> str:
     """How a row is made."""
-    return "`pru finetune RUN` of the row above" if finetuned else f"`pru train {recipe}`"
+    return "`pru finetune RUN` of the row above" if setup.finetuned else f"`{setup.command}`"
 
 
-def here(runs: Sequence[Result], found: list[float]) -> str:
-    """Our own number, and of how many runs where not all have one; or why there is none."""
-    if not found:
-        return "not scored" if runs else "not run"
-    share = f" ({len(found)} of {len(runs)} runs)" if len(found) < len(runs) else ""
-    return f"**{mean(found)}**{share}"
+def both(values: Perplexities) -> str:
+    """Validation / test, or a dash.
+
+    Example:
+        >>> both(Perplexities(58.4, None)), both(Perplexities())
+        ('58.40 / –', '–')
+    """
+    return " / ".join(map(number, values)) if any(value is not None for value in values) else "–"
 
 
-def mean(values: list[float]) -> str:
+def mean(values: Sequence[float]) -> str:
     """Mean and, of several values, standard deviation.
 
     Example:
         >>> mean([58.0, 59.0]), mean([58.0])
         ('58.50 ± 0.71', '58.00')
     """
-    if not values:
-        return ""
     spread = f" ± {in_digits(statistics.stdev(values))}" if len(values) > 1 and len(set(values)) > 1 else ""
     return f"{in_digits(statistics.mean(values))}{spread}"
 

@@ -1,25 +1,28 @@
-"""What a run folder says about its run, with or without the weights in it."""
+"""Runs in numbers: what a report needs to know, from run folders and compact records."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config, flat_settings, second_stage
-from torch_pru.lm.evaluation.scores import SIXTEEN_BITS, Scores, load_scores
+from torch_pru.lm.evaluation.scores import SIXTEEN_BITS, Scores, parse_scores
 from torch_pru.lm.evaluation.tune import TOKENS
 from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFile
+from torch_pru.lm.paper import Setup
 from torch_pru.lm.recipe import list_recipes, load_recipe
+from torch_pru.lm.records import RunRecord, append_compact, read_compact, read_folder
 from torch_pru.lm.run import RunFolder
 
-HOW = frozenset(
+RUNTIME_SETTINGS = frozenset(
     {"seed", "device", "precision", "graphs", "log_steps", "checkpoint_minutes", "checkpoint_steps"}
 )
-"""Settings of how a run is carried out: a run that differs from a recipe in these alone is a run of it."""
+"""Settings that do not change what is trained. Runs that differ only in these are runs of one recipe."""
 
 
 @dataclass(frozen=True)
@@ -27,29 +30,27 @@ class Result:
     """A run in numbers.
 
     Attributes:
-        folder: where it lies.
+        path: its folder, or the compact file that has it with its name.
+        name: the folder's name, or the name in the file.
         config: its settings.
-        recipes: the recipes it is a run of; some name the same settings twice.
-        nearest: where there is none, the recipe it comes from, see `nearest_recipe`.
-        changes: settings that differ from ``nearest``, with the run's values.
         finetuned: whether it is the second stage.
-        finished: whether it came to its end.
-        epochs, minutes: until the end of its last epoch.
-        best_epoch: of the lowest validation loss; 0 where finetuning has not bettered what it began with.
-        device, commit: of its environment.
+        finished: whether training ended by itself.
+        epochs: number of epochs.
+        minutes: training time.
+        best_epoch: the epoch with the lowest validation loss; 0 if finetuning did not improve on its start.
+        device: name of the device.
+        commit: commit of the package.
         scores: what ``pru evaluate`` found, or None.
 
     Example:
-        >>> result = read_result("runs/ptb-pru-g4-1")                       # doctest: +SKIP
-        >>> result.recipes, result.perplexity("static", "test")             # doctest: +SKIP
-        (('ptb-pru-g4',), 62.51)
+        >>> result = read_result("results/ptb-pru-g4-1")                    # doctest: +SKIP
+        >>> result.is_run_of(Setup("ptb-pru-g4")), result.perplexity("static", "test")      # doctest: +SKIP
+        (True, 62.69)
     """
 
-    folder: Path
+    path: Path
+    name: str
     config: Config
-    recipes: tuple[str, ...]
-    nearest: str
-    changes: dict[str, Any]
     finetuned: bool
     finished: bool
     epochs: int
@@ -65,29 +66,43 @@ class Result:
         return self.config.training.seed
 
     @property
+    def stage(self) -> str:
+        """``"train"`` or ``"finetune"``."""
+        return "finetune" if self.finetuned else "train"
+
+    @property
     def weights(self) -> str:
-        """SHA-256 of the weights, empty before the first score."""
+        """SHA-256 of the scored weights; empty before the first score."""
         return "" if self.scores is None else self.scores.weights
 
+    def is_run_of(self, setup: Setup) -> bool:
+        """Whether the run has these settings, apart from its seed and the way it was run."""
+        return self.finetuned == setup.finetuned and self.own_settings == setup_settings(setup)
+
+    @cached_property
+    def own_settings(self) -> dict[str, Any]:
+        """The settings that decide what is trained."""
+        return settings_without_runtime(self.config)
+
     def perplexity(self, method: str, split: str) -> float | None:
-        """A perplexity on record, or None."""
+        """A recorded perplexity, or None."""
         return None if self.scores is None else self.scores.perplexity(method, split)
 
     def is_scored(self, method: str) -> bool:
-        """Whether a perplexity by this method is on record."""
+        """Whether any split is scored with this method."""
         return self.scores is not None and bool(self.scores.results.get(method))
 
     def parameters(self, part: str) -> int | None:
-        """How many parameters ``"recurrent"``, ..., or ``"total"`` has, or None before the first score."""
+        """Number of parameters of ``"recurrent"``, ..., or ``"total"``; None before the first score."""
         return None if self.scores is None else self.scores.parameters.get(part)
 
     def settings(self, method: str) -> dict[str, Any]:
-        """What a method was scored with, on the test text or else on validation."""
+        """The settings of a method, for the test text if it was scored, else for validation."""
         found = {} if self.scores is None else self.scores.results.get(method, {})
         return dict(next((found[split]["settings"] for split in ("test", "valid") if split in found), {}))
 
     def evaluation_options(self, method: str) -> str:
-        """What ``pru evaluate`` was told beside the method, as far as the scores tell of it."""
+        """The options of ``pru evaluate`` that the scores were made with, as far as they are recorded."""
         if self.scores is None:
             return ""
         options = [" --tune"] if method in self.scores.tuning else []
@@ -98,44 +113,81 @@ class Result:
         return "".join(options)
 
 
-def read_result(folder: str | Path) -> Result:
-    """Read a run folder, or a copy of it without weights.
+def read_results(paths: Iterable[str | Path]) -> list[Result]:
+    """Read run folders, compact files (``.jsonl``), and folders that hold either of them.
 
-    Needed are run.json, config.toml, metrics.jsonl and environment.json; scores.json where there are scores.
+    Example:
+        >>> len(read_results(["results"]))                                  # doctest: +SKIP
+        149
     """
-    run = RunFolder.open(folder)
-    epochs = run.epochs()
-    environment = read_environment(run.path)
-    nearest, changes = nearest_recipe(run.config, run.stage)
-    own = settings_without_how(run.config)
+    found: list[Result] = []
+    for path in map(Path, paths):
+        if path.suffix == ".jsonl":
+            found += [result_of(record, path) for record in read_compact(path)]
+        elif path.is_dir() and not (path / "run.json").exists() and (inside := records_inside(path)):
+            found += read_results(inside)
+        else:
+            found.append(read_result(path))
+    return found
+
+
+def records_inside(folder: Path) -> list[Path]:
+    """The run folders and compact files in a folder, and in its folders that are no runs."""
+    found: list[Path] = []
+    for path in sorted(folder.iterdir()):
+        if (path / "run.json").exists() or (path.suffix == ".jsonl" and path.is_file()):
+            found.append(path)
+        elif path.is_dir():
+            found += records_inside(path)
+    return found
+
+
+def read_result(folder: str | Path) -> Result:
+    """Read one run folder, with or without its weights."""
+    return result_of(read_folder(folder), Path(folder))
+
+
+def result_of(record: RunRecord, path: Path) -> Result:
+    """A record in numbers."""
+    epochs = record.epochs
+    lowest = epochs[-1]["best_valid_loss"] if epochs else None
+    try:
+        scores = None if record.scores is None else parse_scores(record.scores)
+    except (ValueError, TypeError) as error:
+        where = path / "scores.json" if path.is_dir() else f"{path}, {record.name}: scores.json"
+        raise PRUError(f"{where} is not a file of scores: {error}; delete it and score again") from error
     return Result(
-        folder=run.path,
-        config=run.config,
-        recipes=tuple(name for name, settings in recipe_settings(run.stage).items() if settings == own),
-        nearest=nearest,
-        changes=changes,
-        finetuned=run.stage == "finetune",
+        path=path,
+        name=record.name,
+        config=record.config,
+        finetuned=record.stage == "finetune",
         finished=bool(epochs) and epochs[-1]["decision"] == "stop",
         epochs=len(epochs),
-        best_epoch=run.best_epoch(),
+        best_epoch=next((line["epoch"] for line in epochs if line["valid_loss"] == lowest), 0),
         minutes=epochs[-1]["clock"]["seconds"] / 60 if epochs else 0.0,
-        device=str(environment.get("device_name") or ""),
-        commit=str(environment.get("commit") or ""),
-        scores=load_scores(run.path),
+        device=str(record.environment.get("device_name") or ""),
+        commit=str(record.environment.get("commit") or ""),
+        scores=scores,
     )
 
 
 def keep(folder: str | Path, into: str | Path) -> Path:
-    """Copy what a report needs of a run, and nothing large: no weights, of the metrics the epochs.
+    """Keep the record of a run: no weights, and of the metrics only the epochs.
 
-    The copy has the run's name and replaces an earlier copy of it.
+    Args:
+        folder: the run.
+        into: a folder, which gets a copy with the run's name that replaces an earlier one; or a file ending
+            in ``.jsonl``, to which the run is added as one line.
 
     Example:
         >>> keep("runs/ptb-pru-g4-1", "results")                            # doctest: +SKIP
         PosixPath('results/ptb-pru-g4-1')
     """
-    run = RunFolder.open(folder)
-    copy = Path(into) / run.path.name
+    run, into = RunFolder.open(folder), Path(into)
+    if into.suffix == ".jsonl":
+        append_compact(into, read_folder(folder))
+        return into
+    copy = into / run.path.name
     if copy.resolve() == run.path.resolve():
         raise PRUError(
             f"the run in {run.path} would be copied onto itself, and lose what the copy leaves out"
@@ -146,52 +198,38 @@ def keep(folder: str | Path, into: str | Path) -> Path:
     for name in ("run.json", "config.toml", "environment.json", "scores.json"):
         try:
             files.write(name, run.files.read(name, TEXT_LIMIT))
-        except MissingFile:  # nothing of an earlier copy stays
+        except MissingFile:  # an earlier copy may have had it
             files.remove(name)
     return copy
 
 
-def read_environment(folder: Path) -> dict[str, Any]:
-    """The content of environment.json."""
-    path = folder / "environment.json"
-    try:
-        content = json.loads(Folder(folder).read("environment.json", TEXT_LIMIT))
-    except (ValueError, RecursionError) as error:
-        raise PRUError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise PRUError(f"{path} is not a JSON object")
-    return content
-
-
 def nearest_recipe(config: Config, stage: str = "train") -> tuple[str, dict[str, Any]]:
-    """The recipe that a run comes from, and what ``config`` has other than it at this stage.
+    """The recipe that a run comes from, and the settings in which the run differs from it.
 
-    That is the recipe of the same name; for a recipe of one's own, the one with the fewest other settings.
+    That is a recipe with equal settings, else the one with the run's name, else the one with the fewest
+    differences.
 
     Example:
         >>> nearest_recipe(load_recipe("ptb-pru-g4", {"epochs": "3"}))
         ('ptb-pru-g4', {'epochs': 3})
     """
-    own = settings_without_how(config)
-    changes = {
-        name: {key: value for key, value in own.items() if settings[key] != value}
-        for name, settings in recipe_settings(stage).items()
-    }
-    fewest = min(changes, key=lambda name: (len(changes[name]), name))
-    best = config.name if config.name in changes else fewest
+    own = settings_without_runtime(config)
+    changes = {}
+    for name in list_recipes():
+        settings = setup_settings(Setup(name, (), stage == "finetune"))
+        changes[name] = {key: value for key, value in own.items() if settings[key] != value}
+    best = min(changes, key=lambda name: (bool(changes[name]), name != config.name, len(changes[name]), name))
     return best, changes[best]
 
 
-def settings_without_how(config: Config) -> dict[str, Any]:
-    """The settings that make a run what it is; the two ways to run an LSTM are one."""
+def settings_without_runtime(config: Config) -> dict[str, Any]:
+    """The settings that decide what is trained; both ways to run an LSTM are the same."""
     settings = flat_settings(config) | {"unit": config.model.kind}
-    return {key: value for key, value in settings.items() if key not in HOW}
+    return {key: value for key, value in settings.items() if key not in RUNTIME_SETTINGS}
 
 
 @cache
-def recipe_settings(stage: str) -> dict[str, dict[str, Any]]:
-    """Those of every recipe in the package at a stage: ``"train"`` or ``"finetune"``."""
-    configs = {name: load_recipe(name) for name in list_recipes()}
-    if stage == "finetune":
-        configs = {name: second_stage(config) for name, config in configs.items()}
-    return {name: settings_without_how(config) for name, config in configs.items()}
+def setup_settings(setup: Setup) -> dict[str, Any]:
+    """Those of a row's setup."""
+    config = load_recipe(setup.recipe, dict(setup.changes))
+    return settings_without_runtime(second_stage(config) if setup.finetuned else config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ import torch
 from torch_pru import PRUError
 from torch_pru.lm.config import Config
 from torch_pru.lm.model import LanguageModel, ParameterCounts, parameter_counts
+from torch_pru.lm.paper import Setup, sweep_cell
 from torch_pru.lm.recipe import config_text, finetuning_settings, list_recipes, load_recipe
-from torch_pru.lm.results import recipe_settings
+from torch_pru.lm.results import setup_settings
 
 VOCABULARY = {"ptb": 10_000, "wikitext-2": 33_278}
 
@@ -61,27 +63,33 @@ def test_parameter_counts_of_the_ablations(prefix: str) -> None:
     assert counts(load_recipe(f"{prefix}-ablation-glt-pt")).recurrent == pt - 4 * 600 * (600 - 150)
     assert counts(load_recipe(f"{prefix}-ablation-lt-pt-no-residual")).recurrent == pt
     assert counts(load_recipe(f"{prefix}-pooling-average")).recurrent == pt
-    assert counts(load_recipe(f"{prefix}-sweep-k4-g1")).recurrent == pt
-    assert counts(load_recipe(f"{prefix}-sweep-k1-g1")).recurrent == lstm
+    sweep = {
+        (levels, groups): load_recipe(f"{prefix}-sweep", {"levels": levels, "groups": groups})
+        for levels, groups in (("4", "1"), ("1", "1"))
+    }
+    assert counts(sweep["4", "1"]).recurrent == pt
+    assert counts(sweep["1", "1"]).recurrent == lstm
     assert counts(load_recipe(f"{prefix}-ablation-pt-pt")).recurrent == 2 * pt - lstm
 
 
 @pytest.mark.parametrize("prefix", ["ptb", "wt2"])
 def test_what_the_paper_reports_twice_is_one_run(prefix: str) -> None:
-    settings = recipe_settings("train")
-    average = settings[f"{prefix}-ablation-lt-pt"]
-    assert average == settings[f"{prefix}-pooling-average"] == settings[f"{prefix}-sweep-k4-g1"]
-    assert settings[f"{prefix}-ablation-glt-pt"] == settings[f"{prefix}-sweep-k4-g4"]
-    assert average != settings[f"{prefix}-ablation-lt-pt-no-residual"]
+    def settings(row: str) -> dict[str, Any]:
+        return setup_settings(Setup(f"{prefix}-{row}"))
+
+    average = settings("ablation-lt-pt")
+    assert average == settings("pooling-average") == setup_settings(sweep_cell(4, 1).setup(prefix))
+    assert settings("ablation-glt-pt") == setup_settings(sweep_cell(4, 4).setup(prefix))
+    assert settings("ablation-glt-pt-grouped") == setup_settings(sweep_cell(4, 4, 4).setup(prefix))
+    assert average != settings("ablation-lt-pt-no-residual")
 
 
 def test_every_row_is_there() -> None:
-    rows = [*COUNTS, "mos-lstm"]
+    rows = [*COUNTS, "mos-lstm", "sweep"]
     rows += [
         f"ablation-{row}" for row in ("lt-lt", "glt-glt", "glt-pt", "lt-pt", "pt-pt", "lt-pt-no-residual")
     ]
     rows += [f"pooling-{kind}" for kind in ("skip", "max", "average", "convolution")]
-    rows += [f"sweep-k{levels}-g{groups}" for levels in (1, 2, 3, 4) for groups in (1, 2, 4)]
     wanted = {f"{prefix}-{row}" for prefix in ("ptb", "wt2") for row in rows} | {"quickstart"}
     assert wanted <= set(list_recipes())
     for name in list_recipes():
@@ -90,7 +98,10 @@ def test_every_row_is_there() -> None:
 
 @pytest.mark.parametrize(
     ("name", "drops", "batch", "epochs"),
-    [("_ptb-awd", (0.4, 0.25, 0.4), 20, 500), ("wt2-awd-lstm", (0.4, 0.2, 0.65), 80, 750)],
+    [
+        ("ptb-awd-lstm-published", (0.4, 0.25, 0.4), 20, 500),
+        ("wt2-awd-lstm-published", (0.4, 0.2, 0.65), 80, 750),
+    ],
 )
 def test_awd_numbers(name: str, drops: tuple[float, ...], batch: int, epochs: int) -> None:
     config = load_recipe(name)
@@ -131,9 +142,13 @@ def test_mixture_of_softmaxes_numbers(
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_awd_pru_numbers(groups: int) -> None:
-    of_wikitext = (400, 20) if groups == 4 else (500, 80)
-    for prefix, input_dropout, length in (("ptb", 0.4, (500, 20)), ("wt2", 0.65, of_wikitext)):
-        config = load_recipe(f"{prefix}-awd-pru-g{groups}")
+    for name, input_dropout, length in (
+        (f"ptb-awd-pru-g{groups}", 0.4, (500, 20)),
+        (f"ptb-awd-pru-g{groups}-published", 0.4, (500, 20)),
+        (f"wt2-awd-pru-g{groups}", 0.65, (400, 20)),
+        (f"wt2-awd-pru-g{groups}-published", 0.65, (500, 80)),
+    ):
+        config = load_recipe(name)
         assert (config.training.epochs, config.training.batch) == length
         assert config.regularisation.input_dropout == input_dropout
 
@@ -162,7 +177,7 @@ def test_wikitext_begins_to_average_late_and_ends_finetuning_soon() -> None:
     assert finetuned.regularisation == trained.regularisation
 
 
-@pytest.mark.parametrize("name", ["ptb-lstm-1000", "wt2-pru-g4", "ptb-ablation-lt-pt", "wt2-sweep-k2-g4"])
+@pytest.mark.parametrize("name", ["ptb-lstm-1000", "wt2-pru-g4", "ptb-ablation-lt-pt", "wt2-sweep"])
 def test_standard_dropout_numbers(name: str) -> None:
     config = load_recipe(name)
     rates, settings = config.regularisation, config.training

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,12 +104,17 @@ def load_scores(folder: str | Path) -> Scores | None:
     """
     path = Path(folder) / FILE
     try:
-        scores = Scores(**json.loads(Folder(Path(folder)).read(FILE, TEXT_LIMIT)))
-        check_shape(scores)
+        return parse_scores(json.loads(Folder(Path(folder)).read(FILE, TEXT_LIMIT)))
     except MissingFile:
         return None
     except (ValueError, TypeError, RecursionError) as error:
         raise PRUError(f"{path} is not a file of scores: {error}; delete it and score again") from error
+
+
+def parse_scores(content: Mapping[str, Any]) -> Scores:
+    """Scores from the content of ``scores.json``. Raises TypeError or ValueError if they are malformed."""
+    scores = Scores(**content)
+    check_shape(scores)
     return scores
 
 

@@ -1,0 +1,212 @@
+"""Compact records: many runs in one JSON-lines file, for tries that need no folder of their own.
+
+The first line of a file holds the settings and the environment that its runs share. Every other line is a
+run: its name, what it changes, its scores, and its epochs as columns. Reports read these files as they read
+run folders.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, repeat
+from pathlib import Path
+from typing import Any
+
+from torch_pru.errors import PRUError
+from torch_pru.lm.config import Config, build_config, flat_settings
+from torch_pru.lm.files import TEXT_LIMIT, Folder
+from torch_pru.lm.run import RunFolder
+
+SWITCHES = ("averaged", "round", "decision")
+"""Columns that rarely change: kept as pairs of an epoch and the value from that epoch on."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What is kept of a run: everything but its weights and its vocabulary.
+
+    Attributes:
+        name: of its folder, or of its line in a compact file.
+        stage: ``"train"`` or ``"finetune"``.
+        config: its settings.
+        environment: content of ``environment.json``.
+        scores: content of ``scores.json``, or None.
+        epochs: the lines of ``metrics.jsonl`` that end an epoch.
+        text_digest: of the text it was trained on; empty in old records.
+    """
+
+    name: str
+    stage: str
+    config: Config
+    environment: Mapping[str, Any]
+    scores: Mapping[str, Any] | None
+    epochs: Sequence[Mapping[str, Any]] = field(repr=False)
+    text_digest: str = ""
+
+
+def read_folder(folder: str | Path) -> RunRecord:
+    """The record of a run folder, with or without its weights."""
+    run = RunFolder.open(folder)
+    return RunRecord(
+        name=run.path.name,
+        stage=run.stage,
+        config=run.config,
+        environment=read_object(run.files, "environment.json"),
+        scores=read_object(run.files, "scores.json") if run.files.has("scores.json") else None,
+        epochs=run.epochs(),
+        text_digest=run.text_digest,
+    )
+
+
+def read_object(files: Folder, name: str) -> dict[str, Any]:
+    """The JSON object in a file of a run."""
+    try:
+        content = json.loads(files.read(name, TEXT_LIMIT))
+    except (ValueError, RecursionError) as error:
+        raise PRUError(f"cannot read {files.path / name}: {error}") from error
+    if not isinstance(content, dict):
+        raise PRUError(f"{files.path / name} is not a JSON object")
+    return content
+
+
+def read_compact(path: Path) -> list[RunRecord]:
+    """The runs in a compact file."""
+    try:
+        shared, *lines = read_lines(path)
+        if set(shared) != {"settings", "environment"}:
+            raise ValueError("the first line must hold the shared settings and environment")
+        return [unpack(line, shared) for line in lines]
+    except (OSError, ValueError, KeyError, TypeError, IndexError, PRUError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise PRUError(f"{path} is not a file of compact run records ({reason})") from error
+
+
+def append_compact(path: Path, record: RunRecord) -> None:
+    """Add a run to a compact file. The file is created if it does not exist; a name is not used twice."""
+    lines = read_lines(path) if path.exists() else []
+    if any(line["name"] == record.name for line in lines[1:]):
+        raise PRUError(f"{path} already has a run named {record.name!r}")
+    shared = lines[0] if lines else shared_line(record)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        for line in ([] if lines else [shared]) + [pack(record, shared)]:
+            file.write(json.dumps(line) + "\n")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects in a file, one per line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def shared_line(record: RunRecord) -> dict[str, Any]:
+    """The first line of a compact file: the settings and the environment of its first run."""
+    return {"settings": flat_settings(record.config), "environment": record.environment}
+
+
+def pack(record: RunRecord, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """A run as one line, relative to the first line of its file."""
+    settings = json.loads(json.dumps(flat_settings(record.config)))  # tuples are lists in JSON
+    line: dict[str, Any] = {"name": record.name, "recipe": record.config.name, "stage": record.stage}
+    line["settings"] = difference(settings, json.loads(json.dumps(shared["settings"])))
+    line["environment"] = difference(record.environment, shared["environment"])
+    line |= {"finetuning": dict(record.config.finetuning)} if record.config.finetuning else {}
+    line |= {"text_digest": record.text_digest} if record.text_digest else {}
+    line |= {"scores": record.scores, "epochs": pack_epochs(record.epochs)}
+    return line
+
+
+def unpack(line: Mapping[str, Any], shared: Mapping[str, Any]) -> RunRecord:
+    """Undo `pack`."""
+    return RunRecord(
+        name=line["name"],
+        stage=line["stage"],
+        config=build_config(line["recipe"], shared["settings"] | line["settings"], line.get("finetuning")),
+        environment=shared["environment"] | line["environment"],
+        scores=line["scores"],
+        epochs=unpack_epochs(line["epochs"], line["stage"]),
+        text_digest=line.get("text_digest", ""),
+    )
+
+
+def difference(values: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of ``values`` that differ from those of ``base``.
+
+    Example:
+        >>> difference({"epochs": 3, "seed": 1}, {"epochs": 500, "seed": 1})
+        {'epochs': 3}
+    """
+    return {key: value for key, value in values.items() if key not in base or base[key] != value}
+
+
+def pack_epochs(epochs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Epochs as columns.
+
+    What other columns give is left out: ``valid_perplexity``, and the running minimum ``best_valid_loss``,
+    for which ``best_before`` keeps the loss that finetuning started from. Times are kept to the millisecond,
+    the time of day once.
+    """
+    if not epochs:
+        return {}
+    first = epochs[0]
+    started_lower = first["best_valid_loss"] < first["valid_loss"]
+    return {
+        "time": first["clock"].get("time"),
+        "best_before": first["best_valid_loss"] if started_lower else None,
+        **{name: switches(epochs, name) for name in SWITCHES if name in first},
+        **{
+            name: [line[name] for line in epochs]
+            for name in ("step", "train_loss", "valid_loss")
+            if name in first
+        },
+        "seconds": [round(line["clock"]["seconds"], 3) for line in epochs],
+    }
+
+
+def unpack_epochs(columns: Mapping[str, Any], stage: str) -> list[dict[str, Any]]:
+    """Undo `pack_epochs`."""
+    if not columns:
+        return []
+    count = len(columns["valid_loss"])
+    held = {name: list(spread(columns[name], count)) for name in SWITCHES if name in columns}
+    best = math.inf if columns["best_before"] is None else columns["best_before"]
+    lines = []
+    for index, valid_loss in enumerate(columns["valid_loss"]):
+        best = min(best, valid_loss)
+        numbers = {name: columns[name][index] for name in ("step", "train_loss") if name in columns}
+        numbers |= {
+            "valid_loss": valid_loss,
+            "valid_perplexity": math.exp(valid_loss),
+            "best_valid_loss": best,
+        }
+        line: dict[str, Any] = {"kind": "epoch", "epoch": index + 1, "stage": stage, **numbers}
+        line |= {name: values[index] for name, values in held.items()}
+        lines.append(line | {"clock": {"seconds": columns["seconds"][index]}})
+    return lines
+
+
+def switches(epochs: Sequence[Mapping[str, Any]], name: str) -> list[list[Any]]:
+    """The epochs at which a column changes, with its value from there on.
+
+    Example:
+        >>> switches([{"round": 1}, {"round": 1}, {"round": 2}], "round")
+        [[1, 1], [3, 2]]
+    """
+    found: list[list[Any]] = []
+    for number, line in enumerate(epochs, start=1):
+        if not found or line[name] != found[-1][1]:
+            found.append([number, line[name]])
+    return found
+
+
+def spread(pairs: Iterable[Sequence[Any]], count: int) -> Iterator[Any]:
+    """Undo `switches`.
+
+    Example:
+        >>> list(spread([[1, "a"], [3, "b"]], 4))
+        ['a', 'a', 'b', 'b']
+    """
+    for (first, value), (end, _) in pairwise([*pairs, (count + 1, None)]):
+        yield from repeat(value, end - first)
