@@ -85,7 +85,7 @@ FAULTS = [
     (lose_run, "there is no run in"),
     (lose_weights, "has metrics and no checkpoints"),
     (damage_weights, "every checkpoint in"),
-    (lose_text, "corpus 'nowhere' is neither"),
+    (lose_text, "there is no corpus 'nowhere'"),
     (move_text, "is no longer at /old/text; put it back, or change corpus in "),
     (other_text, "has changed since the run"),
     (impossible_batch, "batch=9000"),

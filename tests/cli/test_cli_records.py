@@ -74,7 +74,7 @@ def test_a_corpus_that_is_not_there_is_found_before_the_first_run(recipe: Path, 
     (tmp_path / "good.toml").write_text(text)
     (tmp_path / "bad.toml").write_text(text.replace(str(recipe.parent / "corpus"), "nowhere"))
     errors = refusal("train", tmp_path / "good.toml", tmp_path / "bad.toml", "--out", tmp_path / "runs")
-    assert "corpus 'nowhere' is neither a folder" in errors
+    assert "there is no corpus 'nowhere'" in errors
     assert not (tmp_path / "runs").exists()
 
 
@@ -123,9 +123,17 @@ def test_a_corpus_of_any_name(name: str, recipe: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes with a name")
-def test_a_pipe_is_refused(run: Path, tmp_path: Path) -> None:
+def test_a_pipe_is_read(run: Path, tmp_path: Path) -> None:
+    text = "the cat saw a zebra\n" * 50
+    (tmp_path / "a.txt").write_text(text)
     os.mkfifo(tmp_path / "pipe")
-    assert "can be read only once" in refusal("evaluate", run, "--text", tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(text,))
+    writer.start()
+    piped = json.loads(pru("evaluate", run, "--text", tmp_path / "pipe", "--json"))
+    writer.join()
+    filed = json.loads(pru("evaluate", run, "--text", tmp_path / "a.txt", "--json"))
+    assert piped["static"]["nll"] == filed["static"]["nll"]
+    assert piped["unknown_words"] == 50
 
 
 def test_dynamic_evaluation_after_a_very_short_training_text(recipe: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_larger_batch_or_another_text_is_not_kept(run: Path, tmp_path: Path) -
 def test_words_of_a_text_that_are_unknown_are_counted(run: Path, tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
     text.write_text("the cat saw a zebra\nand <unk>\na yak\n")
-    line = "not in the run's vocabulary, so read as <unk>: 2 of 9 words (22.2%)"
+    line = "not in the vocabulary, so read as <unk>: 2 of 9 words (22.2%)"
     assert pru("evaluate", run, "--text", text).splitlines()[-1] == line
     shown = json.loads(pru("evaluate", run, "--text", text, "--json"))
     assert (shown["unknown_words"], shown["words"]) == (2, 9)
@@ -91,12 +91,30 @@ def test_scores_of_other_weights_are_dropped(run: Path) -> None:
 
 def test_generate(run: Path) -> None:
     first = pru("generate", run, "--prompt", "the cat", "--words", 30, "--seed", 1)
-    assert first.startswith("the cat")
+    assert first.startswith("The cat")
     assert first == pru("generate", run, "--prompt", "the cat", "--words", 30, "--seed", 1)
     assert "<" not in first
     assert pru("generate", run, "--temperature", 0, "--words", 5) == pru(
         "generate", run, "--top-k", 1, "--words", 5
     )
+
+
+def test_several_texts_that_end_where_asked(run: Path) -> None:
+    shown = pru("generate", run, "--count", 3, "--until", "mat", "--words", 500, "--seed", 1)
+    alone = [
+        pru("generate", run, "--until", "mat", "--words", 500, "--seed", seed).rstrip("\n")
+        for seed in (1, 2, 3)
+    ]
+    assert shown == "\n\n".join(alone) + "\n"
+    for text in alone:
+        assert text.endswith("mat")
+        assert text.count("mat") == 1
+
+
+def test_raw_tokens(run: Path) -> None:
+    shown = pru("generate", run, "--raw", "--prompt", "the cat", "--seed", 1, "--words", 20)
+    assert shown.startswith("the cat")
+    assert shown.lower() == shown
 
 
 def test_a_vocabulary_that_was_cut_short(run: Path, tmp_path: Path) -> None:
@@ -113,8 +131,8 @@ def test_a_vocabulary_that_was_cut_short(run: Path, tmp_path: Path) -> None:
 def test_words_of_a_prompt_that_are_unknown_are_named(run: Path) -> None:
     status, shown, errors = invoke("generate", run, "--prompt", "the zebra saw a yak", "--words", 3)
     assert status == 0
-    assert shown.startswith("the zebra saw a yak")
-    assert errors == "not in the run's vocabulary, so read as <unk>: zebra, yak\n"
+    assert shown.startswith("The zebra saw a yak")
+    assert errors == "not in the vocabulary, so read as <unk>: zebra, yak\n"
 
 
 def test_a_finished_run_without_metrics_is_left_as_it_is(run: Path, tmp_path: Path) -> None:

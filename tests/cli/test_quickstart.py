@@ -46,7 +46,7 @@ def test_the_ending(
     assert f"pru evaluate '{run.path}' --split" in shown
     assert "pru train --set corpus=DIR" in shown
     (tmp_path / "a.txt").write_text("And God said.\n")  # not cut into the corpus's words yet
-    ids = Evaluation(run, "cpu").encode(tmp_path / "a.txt")
+    ids = Evaluation(run, "cpu").encode(tmp_path / "a.txt").ids
     assert [run.vocabulary.word(number) for number in ids.tolist()] == ["and", "god", "said", ".", "<eos>"]
 
 

@@ -67,13 +67,14 @@ def evaluate(
     check_choice("--precision", precision, PRECISIONS)
     split = split or "valid"
     work = Evaluation(RunFolder.open(run), device, precision, bar)
-    ids = work.corpus.split(split) if text is None else work.encode(text)
+    read = None if text is None else work.encode(text)
+    ids = work.corpus.split(split) if read is None else read.ids
     if tune:
         for method in methods:
             work.tune(method, tune_tokens or TOKENS)
             keep(work)
     found = {method: work.score(method, ids, batch) for method in ("static", *methods)}
-    unknown = None if text is None else work.count_unknown(text)
+    unknown = None if read is None else (read.unknown, read.words)
     show(str(text or split), found, set(work.scores.tuning), unknown, as_json=as_json)
     if text is None and batch == 1:
         keep(work, split, found)
@@ -152,4 +153,4 @@ def show(
             console.print(f"{method}: {values} ({origin})", soft_wrap=True)
     if unknown is not None and unknown[0]:
         share = f"{unknown[0]:,} of {unknown[1]:,} words ({unknown[0] / unknown[1]:.1%})"
-        console.print(f"not in the run's vocabulary, so read as <unk>: {share}", soft_wrap=True)
+        console.print(f"not in the vocabulary, so read as <unk>: {share}", soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated
 
@@ -13,73 +14,96 @@ from torch_pru.cli.console import messages, output
 
 def generate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    prompt: Annotated[str, typer.Option(help="Words to go on from.")] = "",
-    words: Annotated[int, typer.Option(min=1, help="How many words; punctuation and line ends count.")] = 100,
+    prompt: Annotated[str, typer.Option(help="Text to continue.")] = "",
+    words: Annotated[
+        int, typer.Option(min=1, help="At most this many tokens; punctuation and line breaks count.")
+    ] = 100,
+    count: Annotated[int, typer.Option(min=1, help="How many texts to write.")] = 1,
+    until: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Stop each text after the first TEXT, such as '.'")
+    ] = None,
     temperature: Annotated[
-        float, typer.Option(help="Below 1 likelier words, above 1 wilder; 0: the likeliest.")
+        float,
+        typer.Option(help="Below 1: safer words; above 1: more surprising ones; 0: always the likeliest."),
     ] = 1.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest words only.")] = None,
-    top_p: Annotated[float, typer.Option(help="Draw from the likeliest words that add up to this.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Choose from the k likeliest words only.")] = None,
+    top_p: Annotated[
+        float, typer.Option(help="Choose from the likeliest words whose probabilities add up to this.")
+    ] = 1.0,
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same text.")
     ] = None,
     unknown: Annotated[
-        bool, typer.Option("--unknown", help="Let <unk> be drawn; otherwise it never is.")
+        bool, typer.Option("--unknown", help="Allow <unk>, which stands for every rare word.")
+    ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Show the model's tokens, with a space between them.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
 ) -> None:
-    """Write text, word by word.
+    """Write text with a trained model.
 
-    Each is shown as it comes; a sentence ends in a line break.
+    Words appear as they are generated. Spaces and capitals are put where people put them; --raw shows the
+    tokens as they are.
     """
-    from itertools import islice
-
-    from torch_pru.lm.data import word_splitter
+    from torch_pru.lm.data import tokenizer_of
+    from torch_pru.lm.data.tokenizer import raw_pieces
     from torch_pru.lm.device import choose_device
     from torch_pru.lm.evaluation import generate as generate_words
     from torch_pru.lm.run import RunFolder
     from torch_pru.lm.training.precision import computing, usable_precision
 
     folder = RunFolder.open(run)
-    vocabulary = folder.vocabulary
-    given = word_splitter(folder.config.data.corpus)(prompt)
+    vocabulary, tokenizer = folder.vocabulary, tokenizer_of(folder.config.data)
+    given = tokenizer(prompt)
     chosen = choose_device(device)
     model = folder.model(device=chosen)
-    drawn = generate_words(
-        model,
-        vocabulary,
-        given,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        unknown=unknown,
-    )
-    if unread := ", ".join(word for word in given if word not in vocabulary):
-        messages().print(f"not in the run's vocabulary, so read as <unk>: {unread}", soft_wrap=True)
+    case = is_lower_case(vocabulary.words)
     console = output()
-    with computing(usable_precision(folder.config.training.precision, chosen, model), chosen):
-        for piece in lines_of(given, islice(drawn, words)):
-            console.print(piece, end="", soft_wrap=True)
-            console.file.flush()
-    console.print()
+    for number in range(count):
+        tokens = generate_words(
+            model,
+            vocabulary,
+            given,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=None if seed is None else (seed + number) % 2**63,
+            unknown=unknown,
+        )
+        if number == 0 and (unread := ", ".join(word for word in given if word not in vocabulary)):
+            messages().print(f"not in the vocabulary, so read as <unk>: {unread}", soft_wrap=True)
+        with computing(usable_precision(folder.config.training.precision, chosen, model), chosen):
+            written = chain(given, islice(tokens, words))
+            pieces = raw_pieces(written) if raw else tokenizer.pieces(written, sentence_case=case)
+            for piece in up_to(until, pieces, skip=len(given)):
+                console.print(piece, end="", soft_wrap=True)
+                console.file.flush()
+        console.print("\n" if number < count - 1 else "")
 
 
-def lines_of(prompt: list[str], drawn: Iterator[str]) -> Iterator[str]:
-    """Words with the space or line break before each; ``<eos>`` is a line break.
+def is_lower_case(words: tuple[str, ...]) -> bool:
+    """Whether a text was lower-cased: of its words, hardly any has a capital (in PTB, N for a number).
 
     Example:
-        >>> "".join(lines_of(["in"], iter(["the", "<eos>", "and"])))
-        'in the\\nand'
+        >>> is_lower_case(("the", "cat")), is_lower_case(("The", "cat"))
+        (True, False)
     """
-    from torch_pru.lm.data.text import EOS
+    letters = [word for word in words if word[0].isalpha()]
+    return sum(word != word.lower() for word in letters) < 0.01 * len(letters)
 
-    yield " ".join(prompt)
-    gap = " " if prompt else ""
-    for word in drawn:
-        if word == EOS:
-            yield "\n"
-            gap = ""
-        else:
-            yield gap + word
-            gap = " "
+
+def up_to(end: str | None, pieces: Iterator[str], *, skip: int) -> Iterator[str]:
+    """Pieces of a text up to and including the first ``end`` after the first ``skip`` pieces.
+
+    Example:
+        >>> "".join(up_to(".", iter(["a.", " b", ".", " c"]), skip=1))
+        'a. b.'
+    """
+    text = ""
+    for number, piece in enumerate(pieces):
+        yield piece
+        if end is not None and number >= skip:
+            text = (text + piece)[-len(piece) - len(end) :]
+            if end in text:
+                return

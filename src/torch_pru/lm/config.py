@@ -41,7 +41,14 @@ class DataConfig:
     """
 
     corpus: str = setting(
-        "king-james", "ptb, wikitext-2, king-james, or a folder with train.txt, valid.txt and test.txt"
+        "king-james",
+        "ptb, wikitext-2, king-james, a corpus prepared with pru data, or a folder with train.txt, valid.txt "
+        "and test.txt",
+    )
+    tokenizer: str = setting(
+        "auto",
+        "how text from elsewhere is split into tokens: words, cased-words, characters, spaces, or auto: as "
+        "the corpus was",
     )
 
     def __post_init__(self) -> None:
@@ -49,6 +56,7 @@ class DataConfig:
         if not self.corpus:
             raise PRUError("corpus='' names no text; use ptb, wikitext-2, king-james or a folder")
         check_encodable("corpus", self.corpus)
+        check_choice("tokenizer", self.tokenizer, ("auto", "words", "cased-words", "characters", "spaces"))
 
 
 @dataclass(frozen=True)
@@ -294,7 +302,7 @@ def settings_of(config: Config) -> dict[str, dict[str, Any]]:
 
     Example:
         >>> settings_of(Config())["data"]
-        {'corpus': 'king-james'}
+        {'corpus': 'king-james', 'tokenizer': 'auto'}
     """
     return {section: dataclasses.asdict(getattr(config, section)) for section in SECTIONS}
 

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.data.corpus import Split, word_splitter
+from torch_pru.lm.data.corpus import tokenizer_of
 from torch_pru.lm.data.storage import write_aside
-from torch_pru.lm.data.text import EOS, read_words
+from torch_pru.lm.data.text import EOS, read_blocks
+from torch_pru.lm.data.tokenizer import Tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.evaluation.cache import QUERIES, CacheSettings, Memory, look_up, mix
 from torch_pru.lm.evaluation.dynamic import Adaptation, DynamicSettings, GradientStatistics
@@ -114,7 +115,7 @@ class Scorer:
     Args:
         model: a trained model. With ``adapt`` its own weights learn.
         vocabulary: of the run that the model comes from.
-        split: cuts a line of text into words, for `read_file`.
+        tokenizer: splits text into words, for `read_file`; at spaces by default.
         cache: settings of a continuous cache, or None.
         adapt: settings of dynamic evaluation, or None. It needs ``statistics``.
         statistics: from `torch_pru.lm.evaluation.gradient_statistics`.
@@ -132,12 +133,13 @@ class Scorer:
         model: LanguageModel,
         vocabulary: Vocabulary,
         *,
-        split: Split = str.split,
+        tokenizer: Tokenizer | None = None,
         cache: CacheSettings | None = None,
         adapt: DynamicSettings | None = None,
         statistics: GradientStatistics | None = None,
     ) -> None:
-        self.model, self.vocabulary, self.split = model, vocabulary, split
+        self.model, self.vocabulary = model, vocabulary
+        self.tokenizer = tokenizer or Tokenizer("spaces")
         self.cache, self.adapt = cache, adapt
         self._adaptation: Adaptation | None = None
         if adapt is not None:
@@ -172,7 +174,7 @@ class Scorer:
         return cls(
             work.model,
             work.run.vocabulary,
-            split=word_splitter(work.run.config.data.corpus),
+            tokenizer=tokenizer_of(work.run.config.data),
             cache=work.scores.settings("cache") if cache else None,
             adapt=work.scores.settings("dynamic") if adapt else None,
             statistics=work.statistics if adapt else None,
@@ -235,7 +237,8 @@ class Scorer:
             bos: as for `begin`.
         """
         source = path if isinstance(path, int) else Path(path)
-        yield from self.read(chain.from_iterable(read_words(source, self.split)), self.begin(bos=bos))
+        words = chain.from_iterable(map(self.tokenizer, read_blocks(source)))
+        yield from self.read(words, self.begin(bos=bos))
 
     def log_probabilities(self, context: Context | None = None) -> Tensor:
         """log p of every word of the vocabulary after a context, (V,), by the model alone, without a cache.

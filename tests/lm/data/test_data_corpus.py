@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.data import Corpus, Vocabulary, count_unknown, encode_text, load_corpus, text, word_splitter
+from torch_pru.lm.data import Corpus, Tokenizer, Vocabulary, encode_text, load_corpus, text
 
 SPLITS = ("train", "valid", "test")
 
@@ -52,7 +52,7 @@ def test_a_bad_split_is_named(
 
 
 def test_an_unknown_name_gets_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(PRUError, match=r"'wikitext2' is neither .* did you mean 'wikitext-2'"):
+    with pytest.raises(PRUError, match=r"there is no corpus 'wikitext2'; .* did you mean 'wikitext-2'"):
         load_corpus("wikitext2", data_root=tmp_path)
 
 
@@ -68,7 +68,7 @@ def test_a_folder_may_bear_the_name_of_a_corpus(
 
 @pytest.mark.parametrize("folder", ["~nobody-of-this-name/text", Path("none")])
 def test_a_folder_that_is_not_there_is_refused(folder: str | Path) -> None:
-    with pytest.raises(PRUError, match=f"'{folder}' is neither a folder nor a known corpus"):
+    with pytest.raises(PRUError, match=f"there is no corpus '{folder}'"):
         load_corpus(folder)
 
 
@@ -90,7 +90,7 @@ def test_other_text_under_a_published_name_is_refused(tmp_path: Path) -> None:
 def test_text_is_encoded_with_a_given_vocabulary(tmp_path: Path) -> None:
     path = tmp_path / "new.txt"
     path.write_text("b zebra\n\na")
-    assert encode_text(path, Vocabulary(["<eos>", "a", "b", "<unk>"])).tolist() == [2, 3, 0, 0, 1, 0]
+    assert encode_text(path, Vocabulary(["<eos>", "a", "b", "<unk>"])).ids.tolist() == [2, 3, 0, 0, 1, 0]
 
 
 @pytest.mark.parametrize("chunk", [3, 5, 1 << 20])
@@ -100,7 +100,7 @@ def test_without_unk_the_first_unknown_word_is_named_with_its_line(
     monkeypatch.setattr(text, "CHUNK", chunk)
     path = tmp_path / "new.txt"
     path.write_text("a a a\n\na <eos> a\na a zebra yak\nyak\n")
-    with pytest.raises(PRUError, match=r"new\.txt, line 4: 'zebra' is the first word outside"):
+    with pytest.raises(PRUError, match=r"new\.txt, line 4: 'zebra' is not in the vocabulary"):
         encode_text(path, Vocabulary(["<eos>", "a"]))
 
 
@@ -108,11 +108,11 @@ def test_text_is_cut_into_words_as_the_corpus_is(tmp_path: Path) -> None:
     path = tmp_path / "new.txt"
     path.write_text("My brother's\n<unk>, said\n")
     words = ["<eos>", "<unk>", "my", "brother", "'s", ",", "said", "My"]
-    split = word_splitter("king-james")
-    assert encode_text(path, Vocabulary(words), split).tolist() == [2, 3, 4, 0, 1, 5, 6, 0]
-    assert count_unknown(path, Vocabulary(words), split) == (0, 6)
-    assert encode_text(path, Vocabulary(words), word_splitter("ptb")).tolist() == [7, 1, 0, 1, 6, 0]
-    assert count_unknown(path, Vocabulary(words)) == (2, 4)  # brother's and <unk>, with a comma
+    split = Tokenizer("words")
+    ids, unknown, count = encode_text(path, Vocabulary(words), split)
+    assert (ids.tolist(), unknown, count) == ([2, 3, 4, 0, 1, 5, 6, 0], 0, 6)
+    ids, unknown, count = encode_text(path, Vocabulary(words))
+    assert (ids.tolist(), unknown, count) == ([7, 1, 0, 1, 6, 0], 2, 4)  # brother's and <unk>, with a comma
     with pytest.raises(PRUError, match="line 2: '<unk>'"):
         encode_text(path, Vocabulary([word for word in words if word != "<unk>"]), split)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_pru import errors
-from torch_pru.lm.data import text
+from torch_pru.lm.data import Tokenizer, text
 
 
 def plain_words(content: str) -> list[str]:
@@ -19,8 +20,12 @@ def plain_words(content: str) -> list[str]:
     return [word for line in lines for word in [*line.split(), "<eos>"]]
 
 
+def read_words(path: Path) -> Iterator[list[str]]:
+    return map(Tokenizer("spaces"), text.read_blocks(path))
+
+
 def words_of(path: Path) -> list[str]:
-    return [word for block in text.read_words(path) for word in block]
+    return [word for block in read_words(path) for word in block]
 
 
 @given(content=st.text(alphabet="aéあ \n\t\r\u3000\x85", max_size=60), chunk=st.integers(1, 9))
@@ -72,7 +77,7 @@ def test_a_line_of_10_megabytes_passes_in_blocks(tmp_path: Path) -> None:
     path.write_bytes(b"word " * 2_000_000)
     tracemalloc.start()
     try:
-        lengths = [len(words) for words in text.read_words(path)]
+        lengths = [len(words) for words in read_words(path)]
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -10,7 +10,7 @@ import torch
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.data import corpus as corpus_module
-from torch_pru.lm.data import load_corpus, storage, text
+from torch_pru.lm.data import load_corpus, storage
 
 Folder = Callable[..., Path]
 
@@ -19,13 +19,13 @@ Folder = Callable[..., Path]
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The text files that were tokenised, in order."""
     seen = []
-    original = text.read_words
+    original = corpus_module._words
 
     def recording(path: Path) -> Iterator[list[str]]:
         seen.append(path)
         return original(path)
 
-    monkeypatch.setattr(corpus_module, "read_words", recording)
+    monkeypatch.setattr(corpus_module, "_words", recording)
     return seen
 
 

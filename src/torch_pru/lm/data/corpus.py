@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError, check_choice, nearest
-from torch_pru.lm.data.king_james import king_james_verses, split_words
+from torch_pru.lm.config import DataConfig
+from torch_pru.lm.data.king_james import king_james_verses
+from torch_pru.lm.data.prepare import prepared_ids, prepared_text, smallest_integer
 from torch_pru.lm.data.sources import CORPORA, SPLITS, check_digest
 from torch_pru.lm.data.storage import data_folder, sha256_of
-from torch_pru.lm.data.text import EOS, UNKNOWN, read_blocks, read_words
+from torch_pru.lm.data.text import EOS, UNKNOWN, read_blocks
 from torch_pru.lm.data.token_cache import Arrays, cached
+from torch_pru.lm.data.tokenizer import Tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
 
 _FORMAT = b"torch-pru tokens 1\n"  # part of every cache key: change it when tokenising changes
@@ -27,7 +32,10 @@ _FORMAT = b"torch-pru tokens 1\n"  # part of every cache key: change it when tok
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Three texts as ids, each (N,) int64, and their vocabulary.
+    """Three texts as ids, each (N,), and their vocabulary.
+
+    The ids are int64, or of a smaller integer type where a user's text is mapped from disk. Convert the piece
+    that you read with ``.long()``, not the whole text.
 
     Example:
         >>> corpus = load_corpus("king-james")
@@ -61,17 +69,20 @@ class Corpus:
         """
         total = hashlib.sha256()
         for split in SPLITS:
-            ids = self.split(split).numpy().astype("<i4")
-            total.update(len(ids).to_bytes(8, "little") + ids.tobytes())
+            ids = self.split(split)
+            total.update(len(ids).to_bytes(8, "little"))
+            for piece in ids.split(1 << 20):  # a large text is not copied as a whole
+                total.update(piece.numpy().astype("<i4").tobytes())
         return total.hexdigest()
 
 
 def load_corpus(name_or_folder: str | Path, *, data_root: str | Path | None = None) -> Corpus:
-    """Read a corpus: "ptb", "wikitext-2", "king-james", or any folder with train.txt, valid.txt and test.txt.
+    """Read a corpus: "ptb", "wikitext-2", "king-james", one made by `prepare_text`, or a folder with
+    train.txt, valid.txt and test.txt.
 
-    Words are numbered in order of appearance over train, valid and test. A name goes before a folder of that
-    name; for the folder, write "./ptb" or give a ``Path``. A named corpus must be the published text to the
-    byte, so that its scores compare with the published ones; other text loads as a folder.
+    The words of such a folder are split at spaces and numbered in order of appearance over all three files.
+    A name comes before a folder of that name; for the folder, write "./ptb" or give a ``Path``. A published
+    corpus must be the published text to the byte, so that scores compare; other text loads as a folder.
 
     Args:
         name_or_folder: which corpus.
@@ -90,98 +101,136 @@ def load_corpus(name_or_folder: str | Path, *, data_root: str | Path | None = No
         if not folder.is_dir():
             raise PRUError(
                 f"corpus {name!r} is not at {folder}; get it with `pru data {name}`, "
-                f"or adopt a local copy with `pru data {name} --from DIR`"
+                f"or import a local copy with `pru data {name} --from DIR`"
             )
         return _load_folder(folder, name)
+    if (prepared := prepared_folder(str(name_or_folder), data_root)) is not None:
+        return _load_prepared(prepared)
     folder = Path(os.path.expanduser(name_or_folder))
     if not folder.is_dir():
         known = [*CORPORA, "king-james"]
         raise PRUError(
-            f"corpus '{name_or_folder}' is neither a folder nor a known corpus; "
-            f"use {', '.join(map(repr, known))} or a folder with train.txt, valid.txt and test.txt"
-            f"{nearest(str(name_or_folder), known)}"
+            f"there is no corpus '{name_or_folder}'; use {', '.join(map(repr, known))}, the name of a corpus "
+            f"that you prepared with `pru data NAME --from FILE`, or a folder with train.txt, valid.txt and "
+            f"test.txt{nearest(str(name_or_folder), known)}"
         )
     return _load_folder(folder, None)
 
 
-Split = Callable[[str], list[str]]
-"""Cuts a line into words."""
+def _load_prepared(folder: Path) -> Corpus:
+    train, valid, test = (torch.from_numpy(prepared_ids(folder, split)) for split in SPLITS)
+    return Corpus(train, valid, test, Vocabulary.load(folder / "vocabulary.txt"))
 
 
-def word_splitter(corpus: str) -> Split:
-    """How a text from elsewhere is cut into the words of a corpus: texts in files come cut, by white space.
+def tokenizer_of(data: DataConfig) -> Tokenizer:
+    """How text from elsewhere is cut into the tokens of a run's corpus.
+
+    Published corpora and folders with train.txt, valid.txt and test.txt are already cut, by spaces.
 
     Example:
-        >>> word_splitter("king-james")("My brother's"), word_splitter("ptb")("my brother 's")
-        (['my', 'brother', "'s"], ['my', 'brother', "'s"])
+        >>> tokenizer_of(DataConfig(corpus="king-james"))("My brother's")
+        ['my', 'brother', "'s"]
+        >>> tokenizer_of(DataConfig(corpus="ptb")).name
+        'spaces'
     """
-    return split_words if corpus == "king-james" else str.split
+    if data.tokenizer != "auto":
+        return Tokenizer(data.tokenizer)
+    if data.corpus == "king-james":
+        return Tokenizer("words")
+    folder = prepared_folder(data.corpus)
+    return Tokenizer("spaces" if folder is None else prepared_text(folder).tokenizer)
 
 
-def encode_text(path: str | Path, vocabulary: Vocabulary, split: Split = str.split) -> Tensor:
-    """A text file as ids of a given vocabulary, (N,) int64, ``<eos>`` after every line.
+def located(data: DataConfig) -> DataConfig:
+    """The same text in a way that still holds tomorrow and elsewhere: a folder by its full path, and the
+    tokenizer by its name."""
+    corpus, folder = data.corpus, Path(os.path.expanduser(data.corpus))
+    if corpus not in (*CORPORA, "king-james") and prepared_by_name(corpus) is None and folder.is_dir():
+        corpus = str(folder.resolve())
+    return DataConfig(corpus, tokenizer_of(data).name)
 
-    A word outside the vocabulary becomes ``<unk>``; where the vocabulary has none, the first such word is
-    refused with its line.
+
+def prepared_folder(corpus: str, data_root: str | Path | None = None) -> Path | None:
+    """The folder of a prepared corpus, given by name or as a folder; None for any other text."""
+    folder = Path(os.path.expanduser(corpus))
+    return prepared_by_name(corpus, data_root) or (folder if (folder / "corpus.json").is_file() else None)
+
+
+def prepared_by_name(name: str, data_root: str | Path | None = None) -> Path | None:
+    """The folder of the prepared corpus of that name; None where there is none."""
+    if os.sep in name or name in ("", ".", ".."):
+        return None
+    folder = Path(data_root or data_folder()) / name
+    return folder if (folder / "corpus.json").is_file() else None
+
+
+class EncodedText(NamedTuple):
+    """A text file in numbers.
+
+    Attributes:
+        ids: (N,) of the smallest integer type that holds them; a large text is mapped from a temporary file.
+        unknown: how many tokens were read as ``<unk>``.
+        words: how many tokens there are, without line ends.
+    """
+
+    ids: Tensor
+    unknown: int
+    words: int
+
+
+def encode_text(path: str | Path, vocabulary: Vocabulary, tokenizer: Tokenizer | None = None) -> EncodedText:
+    """A text file as ids of a given vocabulary, with ``<eos>`` after every line.
+
+    A word outside the vocabulary becomes ``<unk>``. Where the vocabulary has none, the first such word is an
+    error that names its line. The text is read once, in blocks, and never held as a whole.
 
     Args:
         path: the file.
         vocabulary: of the model that is to read it.
-        split: of that model's corpus, see `word_splitter`.
+        tokenizer: of that model's run, see `tokenizer_of`; without one the text is split at spaces.
 
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "a.txt"
         >>> _ = path.write_text("god said\\n")
         >>> encode_text(path, Vocabulary(["<eos>", "<unk>", "god"]))
-        tensor([2, 1, 0])
+        EncodedText(ids=tensor([2, 1, 0], dtype=torch.uint8), unknown=1, words=2)
     """
-    path = Path(path)
+    path, tokenizer = Path(path), tokenizer or Tokenizer("spaces")
     if EOS not in vocabulary:
         raise PRUError(f"the vocabulary has no {EOS!r}, which ends every line of {path}")
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise PRUError(f"{path} can be read only once, and is read several times; use a file")
-    _check_not_empty(path)
-    if vocabulary.unknown is None:
-        _check_known(path, vocabulary, split)
-    return torch.cat([vocabulary.encode(words) for words in read_words(path, split)])
+    unknown = words = lines = 0
+    kind = smallest_integer(len(vocabulary))
+    with tempfile.TemporaryFile() as file:
+        for block in read_blocks(path, whole_words=tokenizer.name == "spaces"):
+            tokens = tokenizer(block)
+            ids = vocabulary.find(tokens)
+            missing = ids < 0
+            if missing.any():
+                if vocabulary.unknown is None:
+                    raise _unknown_word(path, block, lines, vocabulary, tokenizer)
+                ids[missing] = vocabulary.unknown
+                unknown += int(missing.sum())
+            words += len(tokens) - tokens.count(EOS)
+            lines += block.count("\n")
+            file.write(ids.astype(kind).tobytes())
+        if not words:
+            raise PRUError(f"{path} is empty; it needs at least one word")
+        file.flush()
+        return EncodedText(torch.from_numpy(np.memmap(file, kind, "r+")), unknown, words)
 
 
-def count_unknown(path: str | Path, vocabulary: Vocabulary, split: Split = str.split) -> tuple[int, int]:
-    """How many words of a text file are outside the vocabulary, and how many words it has.
-
-    An ``<unk>`` that stands in the file is a word of the vocabulary, and ``<eos>`` is none.
-
-    Args:
-        path, vocabulary, split: as for `encode_text`.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "a.txt"
-        >>> _ = path.write_text("god said\\n")
-        >>> count_unknown(path, Vocabulary(["<eos>", "<unk>", "god"]))
-        (1, 2)
-    """
-    unknown = total = 0
-    for block in read_words(Path(path), split):
-        words = [word for word in block if word != EOS]
-        unknown += sum(word not in vocabulary for word in words)
-        total += len(words)
-    return unknown, total
-
-
-def _check_known(path: Path, vocabulary: Vocabulary, split: Split) -> None:
-    line = 1
-    for block in read_blocks(path):
-        for piece in block.split("\n"):
-            for word in split(piece):
-                if word not in vocabulary:
-                    raise PRUError(
-                        f"{path}, line {line}: {word!r} is the first word outside the vocabulary, "
-                        f"which has no {UNKNOWN!r} to stand for it"
-                    )
-            line += 1
-        line -= 1  # the next block goes on in the line this one ended in
+def _unknown_word(
+    path: Path, block: str, lines: int, vocabulary: Vocabulary, tokenizer: Tokenizer
+) -> PRUError:
+    for number, line in enumerate(block.split("\n"), start=lines + 1):
+        for word in tokenizer(line):
+            if word not in vocabulary:
+                return PRUError(
+                    f"{path}, line {number}: {word!r} is not in the vocabulary, which has no {UNKNOWN!r} to "
+                    f"stand for it"
+                )
+    raise AssertionError("every word of the block is in the vocabulary")
 
 
 def _load_folder(folder: Path, name: str | None) -> Corpus:
@@ -197,10 +246,14 @@ def _load_folder(folder: Path, name: str | None) -> Corpus:
     return _corpus_of(cached(key, lambda: _read_files(files)))
 
 
+def _words(path: Path) -> Iterator[list[str]]:
+    return map(Tokenizer("spaces"), read_blocks(path))
+
+
 def _read_files(files: Mapping[str, Path]) -> Arrays:
     for path in files.values():
         _check_not_empty(path)
-    return _number({split: read_words(path) for split, path in files.items()})
+    return _number({split: _words(path) for split, path in files.items()})
 
 
 def _check_not_empty(path: Path) -> None:

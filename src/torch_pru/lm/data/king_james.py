@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from importlib import resources
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.data.text import EOS, UNKNOWN
+from torch_pru.lm.data.tokenizer import Tokenizer
 
 BLOCK = 50  # verses; long enough that most of a validation block's context is not seen in training
 CYCLE = 20  # of this many blocks, one is for validation and one for test
 RAREST = 4  # a word seen less often in the training text becomes <unk>
-
-# An unknown word; a word, with its inner hyphens; a possessive ending; or any other sign by itself.
-_WORD = re.compile(UNKNOWN + r"|[^\W\d_]+(?:-[^\W\d_]+)*|'s\b|\S")
 
 
 def king_james_verses() -> dict[str, list[list[str]]]:
@@ -28,27 +25,18 @@ def king_james_verses() -> dict[str, list[list[str]]]:
         >>> king_james_verses()["train"][0]
         ['in', 'the', 'beginning', 'god', 'created', 'the', 'heaven', 'and', 'the', 'earth', '.', '<eos>']
     """
+    words = Tokenizer("words")
     splits: dict[str, list[list[str]]] = {"train": [], "valid": [], "test": []}
     for number, text in enumerate(_verses()):
         block = number // BLOCK % CYCLE
         split = {CYCLE // 2 - 1: "valid", CYCLE - 1: "test"}.get(block, "train")
-        splits[split].append(split_words(text))
+        splits[split].append(words(text))
     # Counted in the training text alone: a word must be known without a look at the others.
     counts = Counter(word for verse in splits["train"] for word in verse)
     for verses in splits.values():
         for verse in verses:
             verse[:] = [word if counts[word] >= RAREST else UNKNOWN for word in verse] + [EOS]
     return splits
-
-
-def split_words(text: str) -> list[str]:
-    """Lower-case words, with punctuation and possessive endings split off, as in the built-in corpus.
-
-    Example:
-        >>> split_words("Am I my brother's keeper?")
-        ['am', 'i', 'my', 'brother', "'s", 'keeper', '?']
-    """
-    return _WORD.findall(text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
 
 
 def _verses() -> list[str]:

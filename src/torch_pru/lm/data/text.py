@@ -1,8 +1,8 @@
-"""Text files to words: UTF-8, split at white space, ``<eos>`` at the end of every line."""
+"""Text files, read in blocks of about a megabyte."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from torch_pru.errors import PRUError
@@ -14,34 +14,15 @@ UNKNOWN = "<unk>"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def read_words(path: Path | int, split: Callable[[str], list[str]] = str.split) -> Iterator[list[str]]:
-    """The words of a text file, some hundred thousand at a time; ``split`` cuts a line into words.
+def read_blocks(path: Path | int, *, whole_words: bool = True) -> Iterator[str]:
+    """The text of a file in blocks of about a megabyte, cut after a space or a line break.
 
-    As in Mikolov's and Merity's preprocessing, every line gives its words and then ``<eos>``, blank lines
-    included: the published token counts hold only so. The last line counts whether or not a newline ends it.
+    The last block ends in a newline. A block, not a line, is held in memory, so a line of any length is fine.
 
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "a.txt"
-        >>> _ = path.write_text("in the beginning\\n\\nwas")
-        >>> list(read_words(path))
-        [['in', 'the', 'beginning', '<eos>', '<eos>', 'was', '<eos>']]
-    """
-    for block in read_blocks(path):
-        first, *lines = block.split("\n")
-        words = split(first)
-        for line in lines:
-            words.append(EOS)
-            words += split(line)
-        yield words
-
-
-def read_blocks(path: Path | int) -> Iterator[str]:
-    """The text of a file in blocks of about a megabyte, cut between words; the last ends in a newline.
-
-    A path of 0 is standard input.
-
-    A block, not a line, is what is held in memory, so that a line of any length is harmless.
+    Args:
+        path: a UTF-8 file, or 0 for standard input; a byte-order mark is skipped.
+        whole_words: never cut inside a word, however long it is. If False, a block without any space or line
+            break is cut between two characters.
 
     Example:
         >>> import tempfile
@@ -60,6 +41,8 @@ def read_blocks(path: Path | int) -> Iterator[str]:
             while chunk := file.read(CHUNK):
                 # These two bytes are never part of a longer UTF-8 character.
                 cut = max(block.rfind(b" "), block.rfind(b"\n")) + 1
+                if not cut and not whole_words:
+                    cut = _last_character(block)
                 if cut:
                     yield _decode(block[:cut], name, offset)
                     offset += cut
@@ -70,11 +53,26 @@ def read_blocks(path: Path | int) -> Iterator[str]:
         yield _decode(block if block.endswith(b"\n") else block + b"\n", name, offset)
 
 
+def _last_character(block: bytes) -> int:
+    """Where the last UTF-8 character of a block begins."""
+    at = len(block) - 1
+    while at > 0 and block[at] & 0xC0 == 0x80:
+        at -= 1
+    return at
+
+
 def _decode(block: bytes, name: str, offset: int) -> str:
+    if (at := block.find(b"\0")) >= 0 and not _is_utf16(block, offset):
+        raise PRUError(f"{name} is not a text file: it has a NUL byte at offset {offset + at}")
     try:
         return block.decode("utf-8")
     except UnicodeDecodeError as error:
-        at = offset + error.start
+        encoding = "UTF-16" if _is_utf16(block, offset) else "LATIN1"
         raise PRUError(
-            f"{name} is not UTF-8: byte 0x{block[error.start]:02x} at offset {at}; convert the file to UTF-8"
+            f"{name} is not UTF-8: byte 0x{block[error.start]:02x} at offset {offset + error.start}; "
+            f"convert it first, for example with: iconv -f {encoding} -t UTF-8 {name} > NEW_FILE"
         ) from error
+
+
+def _is_utf16(block: bytes, offset: int) -> bool:
+    return offset == 0 and block[:2] in (b"\xff\xfe", b"\xfe\xff")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,16 +56,25 @@ class Vocabulary:
             tensor([1])
         """
         words = list(words)
-        unknown = self.unknown
-        if unknown is not None:
-            return torch.tensor([self._ids.get(word, unknown) for word in words], dtype=torch.int64)
-        try:
-            return torch.tensor([self._ids[word] for word in words], dtype=torch.int64)
-        except KeyError as error:
-            raise PRUError(
-                f"the word {error.args[0]!r} is not in the vocabulary, "
-                f"which has no {UNKNOWN!r} to stand for it"
-            ) from None
+        ids = self.find(words)
+        missing = ids < 0
+        if missing.any():
+            if self.unknown is None:
+                raise PRUError(
+                    f"the word {words[int(missing.argmax())]!r} is not in the vocabulary, "
+                    f"which has no {UNKNOWN!r} to stand for it"
+                )
+            ids[missing] = self.unknown
+        return torch.from_numpy(ids)
+
+    def find(self, words: Sequence[str]) -> np.ndarray:
+        """The numbers of words, (n,) int64, and -1 for each word outside the vocabulary.
+
+        Example:
+            >>> Vocabulary(["<eos>", "god"]).find(["god", "golf"])
+            array([ 1, -1])
+        """
+        return np.fromiter(map(self._ids.get, words, repeat(-1)), np.int64, len(words))
 
     def word(self, number: int) -> str:
         """The word with a number.

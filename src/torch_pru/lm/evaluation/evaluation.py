@@ -13,8 +13,7 @@ from torch import Tensor
 
 from torch_pru.errors import PRUError, check_choice, check_positive
 from torch_pru.lm.checkpoint import saved_numbers
-from torch_pru.lm.data import Corpus, encode_text, word_splitter
-from torch_pru.lm.data import count_unknown as count_unknown_words
+from torch_pru.lm.data import Corpus, EncodedText, encode_text, tokenizer_of
 from torch_pru.lm.data.sources import SPLITS
 from torch_pru.lm.device import choose_device, device_name
 from torch_pru.lm.evaluation.cache import score_cache
@@ -70,13 +69,9 @@ class Evaluation:
         """The corpus of the run."""
         return self.run.corpus()
 
-    def encode(self, text: Path) -> Tensor:
-        """A file as ids (N,), cut into words as the run's corpus is."""
-        return encode_text(text, self.run.vocabulary, word_splitter(self.run.config.data.corpus))
-
-    def count_unknown(self, text: Path) -> tuple[int, int]:
-        """How many words of a file the run does not know, and how many words there are."""
-        return count_unknown_words(text, self.run.vocabulary, word_splitter(self.run.config.data.corpus))
+    def encode(self, text: Path) -> EncodedText:
+        """A file as ids, split into tokens as the run's corpus is."""
+        return encode_text(text, self.run.vocabulary, tokenizer_of(self.run.config.data))
 
     @contextmanager
     def _computing(self, what: str) -> Iterator[Advance]:

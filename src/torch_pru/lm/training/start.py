@@ -15,8 +15,7 @@ import torch
 from torch_pru.errors import PRUError
 from torch_pru.lm.checkpoint import save_checkpoint
 from torch_pru.lm.config import Config
-from torch_pru.lm.data.corpus import Corpus, load_corpus
-from torch_pru.lm.data.sources import CORPORA
+from torch_pru.lm.data.corpus import Corpus, load_corpus, located
 from torch_pru.lm.device import choose_device
 from torch_pru.lm.recipe import finetuning_settings
 from torch_pru.lm.run import RunFolder, pru_command, refuse_existing_run
@@ -30,7 +29,7 @@ class NewRun:
     def __init__(self, config: Config, path: str | Path) -> None:
         self.path = Path(path)
         refuse_existing_run(self.path)
-        self.config = with_precision(with_absolute_corpus(config))
+        self.config = with_precision(dataclasses.replace(config, data=located(config.data)))
 
     def check(self, corpus: Corpus) -> None:
         """Any text will do."""
@@ -132,11 +131,3 @@ def with_precision(config: Config) -> Config:
     capable = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     training = dataclasses.replace(config.training, precision="bfloat16" if capable else "float32")
     return dataclasses.replace(config, training=training)
-
-
-def with_absolute_corpus(config: Config) -> Config:
-    """A folder of text by its full path, so that the run can be resumed from anywhere."""
-    folder = Path(config.data.corpus).expanduser()
-    if config.data.corpus in (*CORPORA, "king-james") or not folder.is_dir():
-        return config
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, corpus=str(folder.resolve())))

@@ -1,0 +1,371 @@
+"""A user's text made ready for training: split into three parts, tokenized and numbered, in bounded memory.
+
+A prepared corpus is a folder with ``corpus.json`` (how it was made), ``vocabulary.txt`` and the token ids of
+each part (``train.npy``, ``valid.npy``, ``test.npy``), which are mapped into memory instead of read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, repeat
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from torch_pru.errors import PRUError, check_choice
+from torch_pru.lm.data.sources import CORPORA, SPLITS
+from torch_pru.lm.data.storage import CHUNK, data_folder, make_folder, sha256_of, writing
+from torch_pru.lm.data.text import EOS, UNKNOWN, read_blocks
+from torch_pru.lm.data.tokenizer import TOKENIZERS, Tokenizer, choose_tokenizer
+from torch_pru.lm.data.vocabulary import Vocabulary
+
+FORMAT = 1  # of the folder; part of the name of a text's corpus, so that a new format is prepared anew
+
+HELD_OUT = 0.05  # share of the text for validation, and as much for test
+MOST_HELD_OUT = 100_000  # tokens; more would only take longer to score
+CYCLE = 40_000  # tokens; each cycle of the text gives a stretch to validation and one to test
+MOST_CYCLES = 50
+FEWEST_TOKENS = 500
+
+RAREST = 2  # a word that the training part has less often becomes <unk>
+MOST_TYPES = 500_000  # different words that are counted; those that come after them become <unk>
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes read so far and those there are."""
+
+
+@dataclass(frozen=True)
+class PreparedText:
+    """What is known of a prepared corpus: the content of ``corpus.json``, and its name and folder.
+
+    Attributes:
+        name: what ``corpus=`` is set to.
+        folder: where it is.
+        sources: names of the files it was made from.
+        size: bytes of these files.
+        tokenizer: see `TOKENIZERS`.
+        reason: why this tokenizer was chosen, where that is worth saying.
+        types: size of the vocabulary, ``<eos>`` and ``<unk>`` included.
+        tokens: number of tokens in each part.
+        unknown: number of tokens in each part that became ``<unk>``.
+    """
+
+    name: str
+    folder: Path
+    sources: list[str]
+    size: int
+    tokenizer: str
+    reason: str
+    types: int
+    tokens: dict[str, int]
+    unknown: dict[str, int]
+
+    def unknown_share(self, split: str) -> float:
+        """The share of a part's tokens that became ``<unk>``."""
+        return self.unknown[split] / max(1, self.tokens[split])
+
+
+def prepare_text(
+    sources: Sequence[str | Path],
+    name: str | None = None,
+    *,
+    tokenizer: str = "auto",
+    vocabulary: int | None = None,
+    data_root: str | Path | None = None,
+    progress: Progress | None = None,
+) -> PreparedText:
+    """Prepare text files for training, or find what was prepared from the same text before.
+
+    Stretches of the text, spread over all of it, are set aside for validation and test: 5% each, and no more
+    than 100,000 tokens. A folder with ``train.txt``, ``valid.txt`` and ``test.txt`` keeps its own parts. The
+    vocabulary comes from the training part alone; words that it has only once become ``<unk>``.
+
+    Args:
+        sources: UTF-8 files, or folders whose files are all read.
+        name: of the corpus; by default the first file's, with the beginning of a hash of the text.
+        tokenizer: one of `TOKENIZERS`; ``"auto"`` chooses characters for languages without spaces and for
+            source code, and words for everything else.
+        vocabulary: at most this many different tokens; by default 10,000 to 30,000, depending on the text.
+        data_root: where to; by default ``$PRU_DATA``, or the user's cache.
+        progress: called after each block.
+
+    Example:
+        >>> text = prepare_text(["book.txt"])                               # doctest: +SKIP
+        >>> text.name, text.tokens["train"], text.types                     # doctest: +SKIP
+        ('book-1f0c9a2e', 201_330, 9_412)
+    """
+    check_choice("tokenizer", tokenizer, ["auto", *TOKENIZERS])
+    parts = parts_of([Path(os.path.expanduser(source)) for source in sources])
+    files = [path for paths in parts.values() for path in paths]
+    sample = sample_of(files)
+    reason = ""
+    if tokenizer == "auto":
+        tokenizer, reason = choose_tokenizer(sample)
+    if name is None:
+        name = name_of(Path(sources[0]), files, f"{FORMAT} {sorted(parts)} {tokenizer} {vocabulary}")
+    check_name(name)
+    folder = Path(data_root or data_folder()) / name
+    if not (folder / "corpus.json").exists():
+        if folder.exists():
+            raise PRUError(f"{folder} exists and is not a prepared corpus; choose another name")
+        make_folder(folder.parent)
+        with writing(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=".preparing-") as aside:
+            size = sum(path.stat().st_size for path in files)
+            work = Preparation(Path(aside), Tokenizer(tokenizer), vocabulary, progress)
+            work.read(parts, size, density=len(work.tokenizer(sample)) / max(1, len(sample.encode())))
+            about = work.number() | {
+                "sources": [path.name for path in files[:1000]],
+                "size": size,
+                "tokenizer": tokenizer,
+                "reason": reason,
+            }
+            ready = Path(aside) / "ready"
+            (ready / "corpus.json").write_text(json.dumps({"format": FORMAT, **about}, indent=1) + "\n")
+            ready.rename(folder)
+    return prepared_text(folder)
+
+
+def prepared_text(folder: Path) -> PreparedText:
+    """What ``corpus.json`` in a folder says."""
+    try:
+        about = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
+        if about.pop("format") != FORMAT:
+            raise PRUError(f"{folder} was prepared by another version of torch-pru; prepare the text again")
+        return PreparedText(name=folder.name, folder=folder, **about)
+    except OSError as error:
+        raise PRUError(f"cannot read {folder / 'corpus.json'}: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        if isinstance(error, PRUError):
+            raise
+        raise PRUError(
+            f"{folder / 'corpus.json'} is damaged; remove {folder} and prepare the text again"
+        ) from error
+
+
+def prepared_ids(folder: Path, split: str) -> np.ndarray:
+    """The token ids of a part, mapped into memory; changes to the array do not reach the file."""
+    try:
+        return np.load(folder / f"{split}.npy", mmap_mode="c", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise PRUError(
+            f"{folder / f'{split}.npy'} is damaged; remove {folder} and prepare the text again"
+        ) from error
+
+
+def smallest_integer(types: int) -> type[np.integer]:
+    """The smallest type that holds the ids of a vocabulary."""
+    return next(kind for kind in (np.uint8, np.uint16, np.int32) if types <= np.iinfo(kind).max + 1)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that is taken or is no name."""
+    if name in (*CORPORA, "king-james"):
+        raise PRUError(f"{name!r} is the name of a published corpus; choose another name")
+    if not re.fullmatch(r"\w[\w.+-]*", name):
+        raise PRUError(f"{name!r} cannot name a corpus; use letters, digits, '-', '_' and '.'")
+
+
+def parts_of(sources: list[Path]) -> dict[str, list[Path]]:
+    """The files of each part, or all files under ``"all"`` where the text is still to be split."""
+    if len(sources) == 1 and all((sources[0] / f"{split}.txt").is_file() for split in SPLITS):
+        return {split: [sources[0] / f"{split}.txt"] for split in SPLITS}
+    files = [path for source in sources for path in files_in(source)]
+    if not any(path.stat().st_size for path in files):
+        names = ", ".join(map(str, sources))
+        raise PRUError(f"{names} is empty; it needs at least {FEWEST_TOKENS} words of text")
+    return {"all": files}
+
+
+def files_in(source: Path) -> list[Path]:
+    """A file, or the text files of a folder and its subfolders: not hidden ones, and none with a NUL byte."""
+    if not source.is_dir():
+        if not source.exists():
+            raise PRUError(f"there is no file or folder {source}")
+        return [source]
+    inside = sorted(path for path in source.rglob("*") if path.is_file())
+    visible = [
+        path for path in inside if not any(part.startswith(".") for part in path.relative_to(source).parts)
+    ]
+    texts = [path for path in visible if b"\0" not in beginning(path)]
+    if not texts:
+        raise PRUError(f"the folder {source} has no text files")
+    return texts
+
+
+def beginning(path: Path, size: int = 1 << 13) -> bytes:
+    """The first bytes of a file."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise PRUError(f"cannot read {path}: {error.strerror}") from error
+
+
+def sample_of(files: Sequence[Path], blocks: int = 8) -> str:
+    """Some text from the first files, enough to see what kind of text it is."""
+    read = (
+        block[: CHUNK // 4] for path in files for block in islice(read_blocks(path, whole_words=False), 1)
+    )
+    return "".join(islice(read, blocks))
+
+
+def name_of(source: Path, files: Sequence[Path], choices: str) -> str:
+    """A name for the corpus of a text: the file's own, and a hash of the text and the choices."""
+    stem = re.sub(r"[^\w-]+", "-", source.resolve().stem).strip("-_")[:40] or "text"
+    digests = "".join(sha256_of(path) for path in files)
+    return f"{stem}-{hashlib.sha256((choices + digests).encode()).hexdigest()[:8]}"
+
+
+class Preparation:
+    """One pass over the text numbers its tokens in order of appearance; a second one renumbers them.
+
+    Args:
+        folder: for files that are needed meanwhile; the corpus is made in ``folder/ready``.
+        tokenizer: of the text.
+        vocabulary: its largest size, or None.
+        progress: called after each block.
+    """
+
+    def __init__(
+        self, folder: Path, tokenizer: Tokenizer, vocabulary: int | None, progress: Progress | None
+    ) -> None:
+        self.folder, self.tokenizer, self.vocabulary, self.progress = folder, tokenizer, vocabulary, progress
+        self.numbers = {EOS: 0, UNKNOWN: 1}
+
+    def read(self, parts: dict[str, list[Path]], size: int, density: float) -> None:
+        """Write each part's tokens, as numbers in order of appearance, into a file of its own.
+
+        Args:
+            parts: from `parts_of`.
+            size: bytes there are.
+            density: tokens per byte, about.
+        """
+        done = 0
+        with (
+            open(self.folder / "train", "wb") as train,
+            open(self.folder / "valid", "wb") as valid,
+            open(self.folder / "test", "wb") as test,
+        ):
+            outputs: dict[str, IO[bytes]] = {"train": train, "valid": valid, "test": test}
+            dealer = Dealer(int(size * density), outputs)
+            for split, files in parts.items():
+                for path in files:
+                    for block in read_blocks(path, whole_words=False):
+                        ids = self._ids(self.tokenizer(block))
+                        if split == "all":
+                            dealer.deal(ids)
+                        else:
+                            outputs[split].write(ids.tobytes())
+                        done += len(block)
+                        if self.progress is not None:
+                            self.progress(min(done, size), size)
+
+    def _ids(self, tokens: list[str]) -> np.ndarray:
+        numbers = self.numbers
+        if len(numbers) < MOST_TYPES:
+            for token in dict.fromkeys(tokens):  # in the order of the text, so that it is always the same
+                numbers.setdefault(token, len(numbers))
+        return np.fromiter(map(numbers.get, tokens, repeat(1)), np.int32, len(tokens))
+
+    def number(self) -> dict[str, object]:
+        """Choose the vocabulary and write the corpus; what ``corpus.json`` says of it."""
+        counts = np.zeros(len(self.numbers), np.int64)
+        for ids in self._stored("train"):
+            counts += np.bincount(ids, minlength=len(counts))
+        total = int(counts.sum())
+        if total < FEWEST_TOKENS:
+            raise PRUError(
+                f"the text has only {total:,} tokens to train on; give at least {FEWEST_TOKENS} words of text"
+            )
+        kept = self._kept(counts, total)
+        words = list(self.numbers)
+        ready = self.folder / "ready"
+        ready.mkdir()
+        Vocabulary([words[number] for number in kept]).save(ready / "vocabulary.txt")
+        table = np.ones(len(counts), np.int64)  # 1 is <unk>
+        table[kept] = np.arange(len(kept))
+        tokens, unknown = {}, {}
+        for split in SPLITS:
+            tokens[split], unknown[split] = self._renumber(split, table, len(kept), ready / f"{split}.npy")
+        return {"types": len(kept), "tokens": tokens, "unknown": unknown}
+
+    def _kept(self, counts: np.ndarray, total: int) -> np.ndarray:
+        """The numbers of the words to keep, most frequent first, after ``<eos>`` and ``<unk>``."""
+        largest = self.vocabulary or (
+            10_000 if total < 2_000_000 else 20_000 if total < 20_000_000 else 30_000
+        )
+        ranked = 2 + np.argsort(-counts[2:], kind="stable")
+        ranked = ranked[counts[ranked] >= RAREST]
+        return np.concatenate([[0, 1], ranked[: max(1, largest - 2)]])
+
+    def _stored(self, split: str) -> Iterator[np.ndarray]:
+        with open(self.folder / split, "rb") as file:
+            while piece := file.read(CHUNK):
+                yield np.frombuffer(piece, np.int32)
+
+    def _renumber(self, split: str, table: np.ndarray, types: int, path: Path) -> tuple[int, int]:
+        """Write the final ids of a part; how many there are, and how many of them are ``<unk>``."""
+        length = (self.folder / split).stat().st_size // 4
+        if not length:
+            raise PRUError(f"the text is too short to set a {split} part aside; give more text")
+        ids = np.lib.format.open_memmap(path, mode="w+", dtype=smallest_integer(types), shape=(length,))
+        start = unknown = 0
+        for old in self._stored(split):
+            new = table[old]
+            unknown += int(np.count_nonzero(new == 1))
+            ids[start : start + len(new)] = new
+            start += len(new)
+        ids.flush()
+        return length, unknown
+
+
+class Dealer:
+    """Deals the tokens of a text out to its three parts, in stretches that end with a line where possible.
+
+    The text is seen as up to 50 cycles. In each, a stretch after 30% goes to validation, and one after 70%
+    to test.
+
+    Args:
+        total: tokens of the text, about.
+        outputs: a file for each part.
+    """
+
+    def __init__(self, total: int, outputs: dict[str, IO[bytes]]) -> None:
+        cycles = min(max(total // CYCLE, 1), MOST_CYCLES)
+        cycle = max(total // cycles, 20)
+        held_out = max(1, int(min(total * HELD_OUT, MOST_HELD_OUT) / cycles))
+        rest = cycle - 2 * held_out
+        before, between = int(0.3 * rest), int(0.4 * rest)
+        self.plan = [
+            ("train", before),
+            ("valid", held_out),
+            ("train", between),
+            ("test", held_out),
+            ("train", rest - before - between),
+        ]
+        self.outputs = outputs
+        self.at = 0  # in the plan
+        self.left = self.plan[0][1]  # tokens of this stretch
+
+    def deal(self, ids: np.ndarray) -> None:
+        """Take the next tokens of the text; 0 ends a line."""
+        while len(ids):
+            split, length = self.plan[self.at]
+            if len(ids) <= self.left:
+                self.outputs[split].write(ids.tobytes())
+                self.left -= len(ids)
+                return
+            slack = max(1, length // 2)  # a stretch may be so much longer, to end with a line
+            ends = np.flatnonzero(ids[self.left : self.left + slack] == 0)
+            cut = self.left + (int(ends[0]) + 1 if len(ends) else 0)
+            self.outputs[split].write(ids[:cut].tobytes())
+            ids = ids[cut:]
+            self.at = (self.at + 1) % len(self.plan)
+            self.left = self.plan[self.at][1]
