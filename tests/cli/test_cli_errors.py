@@ -30,6 +30,7 @@ COMMANDS = [
     "finetune",
     "evaluate",
     "generate",
+    "score",
     "recipes",
     "params",
     "settings",

@@ -178,6 +178,10 @@ class TrainingConfig:
         False, "begin each column of text at a random place and wrap round, another place every epoch"
     )
     epochs: int = setting(500, "passes over the training text; of finetuning, at most so many")
+    minutes: float = setting(0.0, "stop after this many minutes of training; 0 for no limit")
+    cooldown: float = setting(
+        0.0, "last share of the training during which the learning rate falls linearly to 0; 0 for none"
+    )
     early_stop_from: int = setting(
         0, "from this epoch on, end training after trigger_window epochs without a new best; 0 for never"
     )
@@ -201,8 +205,9 @@ class TrainingConfig:
         check_types(self)
         for name in ("batch", "window", "epochs", "trigger_window", "valid_batch", "log_steps"):
             check_positive(name, getattr(self, name))
-        for name in ("early_stop_from", "seed", "checkpoint_minutes", "checkpoint_steps"):
+        for name in ("minutes", "early_stop_from", "seed", "checkpoint_minutes", "checkpoint_steps"):
             check_not_negative(name, getattr(self, name))
+        check_probability("cooldown", self.cooldown, one_allowed=True)
         if self.seed >= 2**63:
             raise PRUError(f"seed={self.seed} must be below 2^63")
         for name in ("learning_rate", "clip"):
