@@ -40,7 +40,9 @@ def score(
     cache: Annotated[bool, typer.Option("--cache", help="Remember recent words (continuous cache).")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
 ) -> None:
-    """Print the log-probability of every word of a text.
+    """Score every word of a text.
+
+    Prints the log-probability of each word.
 
     The text is cut into words as the run's corpus is, with <eos> after every line. The columns are the word,
     its log-probability (natural logarithm), its surprisal in bits, and 1 for a word that the run does not
