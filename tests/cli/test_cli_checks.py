@@ -12,7 +12,9 @@ from command import refusal
 
 from torch_pru.cli.checks import check_writable
 from torch_pru.errors import PRUError
-from torch_pru.lm.run import locked
+from torch_pru.lm.files import Folder
+from torch_pru.lm.run import About, locked
+from torch_pru.lm.verify import accept
 
 
 @pytest.fixture
@@ -26,6 +28,7 @@ def change(run: Path, old: str, new: str) -> None:
     text = (run / "config.toml").read_text()
     assert old in text
     (run / "config.toml").write_text(text.replace(old, new))
+    accept(run)
 
 
 def lose_weights(run: Path) -> None:
@@ -60,12 +63,14 @@ def lose_text(run: Path) -> None:
     text = (run / "config.toml").read_text()
     lines = ['corpus = "nowhere"' if line.startswith("corpus") else line for line in text.splitlines()]
     (run / "config.toml").write_text("\n".join(lines))
+    accept(run)
 
 
 def move_text(run: Path) -> None:
     text = (run / "config.toml").read_text()
     lines = ['corpus = "/old/text"' if line.startswith("corpus") else line for line in text.splitlines()]
     (run / "config.toml").write_text("\n".join(lines))
+    accept(run)
 
 
 def lose_run(run: Path) -> None:
@@ -73,8 +78,8 @@ def lose_run(run: Path) -> None:
 
 
 def other_text(run: Path) -> None:
-    path = run / "run.json"
-    path.write_text(path.read_text().replace('"text_digest": "', '"text_digest": "0'))
+    about = About.read(Folder(run))
+    About(about.stage, "0" * 64, about.files).write(Folder(run))
 
 
 def impossible_batch(run: Path) -> None:

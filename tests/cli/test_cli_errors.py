@@ -37,6 +37,7 @@ COMMANDS = [
     "data",
     "report",
     "analyze",
+    "verify",
 ]
 
 

@@ -12,6 +12,7 @@ import pytest
 from command import invoke, pru, refusal, write_corpus
 
 from torch_pru.cli.train import new_folders
+from torch_pru.lm.verify import accept
 
 
 def test_sixteen_bits_do_not_replace_a_score_in_float32(run: Path, tmp_path: Path) -> None:
@@ -160,6 +161,7 @@ def test_weights_of_another_model_are_told_of_in_short(run: Path, tmp_path: Path
     copy = shutil.copytree(run, tmp_path / "copy")
     text = (copy / "config.toml").read_text()
     (copy / "config.toml").write_text(text.replace("hidden = [8]", f"hidden = {[8] * 40}"))
+    accept(copy)
     errors = refusal("generate", copy)
     assert "do not fit its config.toml: Missing key(s) in state_dict: " in errors
     assert len(errors) < 500

@@ -15,6 +15,7 @@ import pytest
 from command import invoke, pru, refusal, write_recipe
 
 from torch_pru.lm.evaluation import tune
+from torch_pru.lm.verify import accept
 
 
 def test_evaluate_keeps_the_scores_of_a_split(run: Path) -> None:
@@ -85,6 +86,8 @@ def test_scores_of_other_weights_are_dropped(run: Path) -> None:
     pru("evaluate", run)
     path = run / "scores.json"
     path.write_text(path.read_text().replace('"weights": "', '"weights": "0'))
+    assert "does not match its checksum" in refusal("evaluate", run)
+    accept(run)
     pru("evaluate", run, "--split", "test")
     assert list(json.loads(path.read_text())["results"]["static"]) == ["test"]
 
@@ -121,6 +124,7 @@ def test_a_vocabulary_that_was_cut_short(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "copy")
     lines = (copy / "vocabulary.txt").read_text().splitlines(keepends=True)
     (copy / "vocabulary.txt").write_text("".join(lines[:-2]))
+    accept(copy)
     text = tmp_path / "a.txt"
     text.write_text("the cat saw a dog\n")
     for arguments in (["generate", copy], ["evaluate", copy, "--text", text]):

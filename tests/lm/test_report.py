@@ -327,7 +327,7 @@ def test_a_damaged_folder_is_named(tmp_path: Path, file: str) -> None:
 
 def test_a_stage_that_is_none(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", load_recipe("ptb-pru-g4"), stage="foo")
-    with pytest.raises(PRUError, match=r"run\.json has stage 'foo'; a run has one of train, finetune"):
+    with pytest.raises(PRUError, match=r"run\.json has stage='foo'; a run has one of train, finetune"):
         report([run])
 
 
@@ -345,7 +345,7 @@ def test_metrics_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     assert read_result(run).epochs == 3
     with (run / "metrics.jsonl").open("a") as file:
         file.write("ne\n")
-    with pytest.raises(PRUError, match=r"metrics\.jsonl has a line that is not JSON"):
+    with pytest.raises(PRUError, match=r"metrics\.jsonl, line 5, is damaged: "):
         report([run])
 
 
@@ -356,14 +356,14 @@ def test_metrics_that_training_has_not_written_are_named(line: str, tmp_path: Pa
     run = write_run(tmp_path / "run", load_recipe("ptb-pru-g4"))
     with (run / "metrics.jsonl").open("a") as file:
         file.write(f"{line}\n")
-    with pytest.raises(PRUError, match=r"metrics\.jsonl, line 5, is none that training writes: "):
+    with pytest.raises(PRUError, match=r"metrics\.jsonl, line 5, is damaged: "):
         report([run])
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"weights": []}, "weights is no text"),
+        ({"weights": []}, "weights is no string"),
         ({"parameters": {"total": "many"}}, "parameters.total is no number"),
         ({"results": []}, "results is no object"),
         ({"results": {"static": []}}, "results.static is no object"),

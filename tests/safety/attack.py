@@ -113,3 +113,10 @@ def move_out(item: Path, outside: Path) -> Path:
     else:
         target.write_text("a document of the victim\n")
     return target
+
+
+def flip(content: bytes, byte: int, bit: int) -> bytes:
+    """The content with one bit flipped."""
+    changed = bytearray(content)
+    changed[byte] ^= 1 << bit
+    return bytes(changed)

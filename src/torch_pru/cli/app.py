@@ -12,7 +12,18 @@ import typer
 from typer.core import TyperGroup
 
 import torch_pru
-from torch_pru.cli import analyze, data, evaluate, generate, recipes, report, score, settings, train
+from torch_pru.cli import (
+    analyze,
+    data,
+    evaluate,
+    generate,
+    recipes,
+    report,
+    score,
+    settings,
+    train,
+    verify,
+)
 from torch_pru.cli.console import complain, show_warning
 from torch_pru.errors import PRUError
 
@@ -81,6 +92,7 @@ for command in (
     data.data,
     report.report,
     analyze.analyze,
+    verify.verify,
 ):
     app.command()(command)
 

@@ -19,6 +19,7 @@ from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config, build_config, flat_settings
 from torch_pru.lm.files import TEXT_LIMIT, Folder
 from torch_pru.lm.run import RunFolder
+from torch_pru.lm.seal import unseal
 
 SWITCHES = ("averaged", "round", "decision")
 """Columns that rarely change: kept as pairs of an epoch and the value from that epoch on."""
@@ -63,13 +64,7 @@ def read_folder(folder: str | Path) -> RunRecord:
 
 def read_object(files: Folder, name: str) -> dict[str, Any]:
     """The JSON object in a file of a run."""
-    try:
-        content = json.loads(files.read(name, TEXT_LIMIT))
-    except (ValueError, RecursionError) as error:
-        raise PRUError(f"cannot read {files.path / name}: {error}") from error
-    if not isinstance(content, dict):
-        raise PRUError(f"{files.path / name} is not a JSON object")
-    return content
+    return unseal(files.read(name, TEXT_LIMIT), files.path / name)
 
 
 def read_compact(path: Path) -> list[RunRecord]:

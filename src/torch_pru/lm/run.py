@@ -7,7 +7,8 @@ it ran; ``metrics.jsonl`` and TensorBoard events; ``checkpoints/``; ``scores.jso
 
 from __future__ import annotations
 
-import json
+import dataclasses
+import hashlib
 import os
 import platform
 import shlex
@@ -16,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import shorten
 from typing import IO, Any
@@ -31,14 +32,16 @@ from torch_pru.lm.config import Config
 from torch_pru.lm.data.corpus import Corpus, load_corpus
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.device import device_name
-from torch_pru.lm.files import METRICS_LIMIT, TEXT_LIMIT, VOCABULARY_LIMIT, Folder, MissingFile
+from torch_pru.lm.files import TEXT_LIMIT, VOCABULARY_LIMIT, Folder, MissingFile
+from torch_pru.lm.metrics import METRICS, read_metrics
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.recipe import config_text, read_config
+from torch_pru.lm.seal import digest_of, seal, unseal
 
 FORMAT = 1  # of the folder; raise it when a reader of the old one could not read the new one
 STAGES = ("train", "finetune")
-EPOCH = ("epoch", "train_loss", "valid_loss", "best_valid_loss")
-"""Numbers in every line that ends an epoch."""
+CHECKED = {"config.toml": TEXT_LIMIT, "vocabulary.txt": VOCABULARY_LIMIT}
+"""Files whose checksums run.json has, and the bytes they may have."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class RunFolder:
         path: the folder.
         stage: ``"train"`` or ``"finetune"``.
         config: all settings.
-        text_digest: `Corpus.digest` of what it learns from; empty in folders older than that.
+        text_digest: `Corpus.digest` of the text; empty in folders of earlier versions.
+        checksums: SHA-256 of config.toml and vocabulary.txt; empty in folders of earlier versions.
 
     Example:
         >>> run = RunFolder.open("runs/quickstart-1")                       # doctest: +SKIP
@@ -62,6 +66,7 @@ class RunFolder:
     stage: str
     config: Config
     text_digest: str = ""
+    checksums: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def create(cls, path: str | Path, config: Config, corpus: Corpus, stage: str = "train") -> RunFolder:
@@ -70,13 +75,13 @@ class RunFolder:
         refuse_existing_run(path)
         files = Folder(path)
         files.make()
-        files.write("config.toml", config_text(config).encode())
-        files.write("vocabulary.txt", corpus.vocabulary.to_bytes())
-        text_digest = corpus.digest()
-        about = {"format": FORMAT, "stage": stage, "text_digest": text_digest}
-        # Last, so that a folder with a run.json is complete.
-        files.write("run.json", json.dumps(about).encode() + b"\n")
-        return cls(path, stage, config, text_digest)
+        words = corpus.vocabulary.to_bytes()
+        contents = {"config.toml": config_text(config).encode(), "vocabulary.txt": words}
+        for name, content in contents.items():
+            files.write(name, content)
+        about = About(stage, corpus.digest(), {name: sha256(contents[name]) for name in CHECKED})
+        about.write(files)  # last, so that a folder with a run.json is complete
+        return cls(path, stage, config, about.text_digest, about.files)
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -87,23 +92,10 @@ class RunFolder:
             path = path.resolve()
         if not path.is_dir():
             raise PRUError(f"there is no run in {path}: {why_no_run(path)}")
-        files = Folder(path)
-        try:
-            about = json.loads(files.read("run.json", TEXT_LIMIT))
-            found, stage, text_digest = about["format"], about["stage"], about.get("text_digest", "")
-        except MissingFile:
-            raise PRUError(f"there is no run in {path}: {why_no_run(path)}") from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise PRUError(f"{path / 'run.json'} cannot be read: {error}") from error
-        if found != FORMAT:
-            raise PRUError(
-                f"the run in {path} has format {found}, made by another version of torch-pru; this version "
-                f"reads format {FORMAT}: use the version named in its environment.json"
-            )
-        if stage not in STAGES:
-            raise PRUError(f"{path / 'run.json'} has stage {stage!r}; a run has one of {', '.join(STAGES)}")
-        config = read_config(files.read("config.toml", TEXT_LIMIT), path / "config.toml")
-        return cls(path, stage, config, text_digest)
+        about = About.read(Folder(path))
+        content = read_checked(Folder(path), "config.toml", about.files)
+        config = read_config(content, path / "config.toml")
+        return cls(path, about.stage, config, about.text_digest, about.files)
 
     @property
     def files(self) -> Folder:
@@ -113,8 +105,14 @@ class RunFolder:
     @property
     def vocabulary(self) -> Vocabulary:
         """The words of the run, numbered as its weights are."""
-        content = self.files.read("vocabulary.txt", VOCABULARY_LIMIT)
+        content = read_checked(self.files, "vocabulary.txt", self.checksums)
         return Vocabulary.from_bytes(content, self.path / "vocabulary.txt")
+
+    def inputs_digest(self) -> str:
+        """SHA-256 of what scores depend on beside the weights: the model's settings, words and text."""
+        model = dataclasses.asdict(self.config.model)
+        words = sha256(read_checked(self.files, "vocabulary.txt", self.checksums))
+        return digest_of({"model": model, "vocabulary": words, "text": self.text_digest})
 
     def corpus(self) -> Corpus:
         """The text that the run learns from."""
@@ -129,7 +127,8 @@ class RunFolder:
         if folder.is_absolute() and not folder.is_dir():
             raise PRUError(
                 f"the text of the run in {self.path} is no longer at {folder}; put it back, or change corpus "
-                f"in {self.path / 'config.toml'} to where it is"
+                f"in {self.path / 'config.toml'} to where it is and accept the change: "
+                f"{pru_command('verify', self.path)} --accept"
             )
 
     def refuse_other_text(self, corpus: Corpus) -> None:
@@ -151,7 +150,7 @@ class RunFolder:
 
     def checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, or None before the first; raises if they were deleted."""
-        begun = bool(self.files.size("metrics.jsonl"))
+        begun = bool(self.files.size(METRICS))
         newest = load_newest(self.checkpoints)
         if newest is None and begun:  # a run saves before its first line
             raise PRUError(
@@ -191,26 +190,12 @@ class RunFolder:
         return model.to(device).eval()
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of ``metrics.jsonl``; one that a crash cut short is left out."""
-        try:
-            lines = self.files.read("metrics.jsonl", METRICS_LIMIT).splitlines(keepends=True)
-        except MissingFile:
-            return []
-        try:
-            found = [json.loads(line) for line in lines if line.endswith(b"\n")]
-        except ValueError as error:
-            raise PRUError(f"{self.path / 'metrics.jsonl'} has a line that is not JSON: {error}") from error
-        for number, line in enumerate(found, start=1):
-            if not isinstance(line, dict) or (line.get("kind") == "epoch" and not is_epoch(line)):
-                raise PRUError(
-                    f"{self.path / 'metrics.jsonl'}, line {number}, is none that training writes: "
-                    f"{shorten(json.dumps(line), 100)}"
-                )
-        return found
+        """The lines of ``metrics.jsonl``; a last one that a crash cut short is left out."""
+        return list(read_metrics(self.files))
 
     def epochs(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl`` that end an epoch."""
-        return [line for line in self.metrics() if line.get("kind") == "epoch"]
+        return [line for line in read_metrics(self.files) if line.get("kind") == "epoch"]
 
     def best_epoch(self) -> int:
         """The epoch of the lowest validation loss; 0 where none has bettered what the run began with."""
@@ -226,20 +211,65 @@ class RunFolder:
     def write_environment(self, device: torch.device, processes: int) -> None:
         """Note where the run works: versions, commit, device, seed."""
         content = environment(device, processes) | {"seed": self.config.training.seed}
-        self.files.write("environment.json", json.dumps(content, indent=1).encode() + b"\n")
+        self.files.write("environment.json", seal(content))
 
 
-def is_epoch(line: Mapping[str, Any]) -> bool:
-    """Whether a line of ``metrics.jsonl`` has what its readers take for granted.
+@dataclass(frozen=True)
+class About:
+    """The content of run.json.
 
-    Example:
-        >>> is_epoch({"kind": "epoch", "epoch": 3})
-        False
+    Attributes:
+        stage: ``"train"`` or ``"finetune"``.
+        text_digest: see `RunFolder`.
+        files: SHA-256 of the files in ``CHECKED``.
     """
-    clock = line.get("clock")
-    seconds = clock.get("seconds") if isinstance(clock, dict) else None
-    numbers = [seconds, *(line.get(name) for name in EPOCH)]
-    return "decision" in line and all(isinstance(value, int | float) for value in numbers)
+
+    stage: str
+    text_digest: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, files: Folder) -> None:
+        """Write run.json."""
+        content = {"format": FORMAT, "stage": self.stage, "text_digest": self.text_digest}
+        files.write("run.json", seal({**content, "files": dict(self.files)}))
+
+    @classmethod
+    def read(cls, files: Folder) -> About:
+        """Read run.json; one of another format is refused."""
+        path = files.path / "run.json"
+        try:
+            content = unseal(files.read("run.json", TEXT_LIMIT), path)
+        except MissingFile:
+            raise PRUError(f"there is no run in {files.path}: {why_no_run(files.path)}") from None
+        if (found := content.get("format")) != FORMAT:
+            raise PRUError(
+                f"the run in {files.path} has format {found!r:.20}, made by another version of torch-pru; "
+                f"this version reads format {FORMAT}: use the version named in its environment.json"
+            )
+        about = cls(content.get("stage", ""), content.get("text_digest", ""), content.get("files", {}))
+        if about.stage not in STAGES:
+            raise PRUError(f"{path} has stage={about.stage!r:.100}; a run has one of {', '.join(STAGES)}")
+        if not isinstance(about.text_digest, str):
+            raise PRUError(f"{path} has text_digest={about.text_digest!r:.100}; it must be a string")
+        if not isinstance(about.files, dict) or (about.files and set(about.files) != set(CHECKED)):
+            raise PRUError(f"{path} must have the checksums of {', '.join(CHECKED)} under 'files'")
+        return about
+
+
+def read_checked(files: Folder, name: str, checksums: Mapping[str, str]) -> bytes:
+    """A file that never changes once a run has begun; one that has changed is refused."""
+    content = files.read(name, CHECKED[name])
+    if checksums and sha256(content) != checksums[name]:
+        raise PRUError(
+            f"{files.path / name} has changed since the run began: it is damaged, or it was edited; put the "
+            f"original back, or accept the change: {pru_command('verify', files.path)} --accept"
+        )
+    return content
+
+
+def sha256(content: bytes) -> str:
+    """The digest in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def refuse_existing_run(path: Path) -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch_pru import PRUError
 from torch_pru.lm import checkpoint as checkpoint_module
 from torch_pru.lm.evaluation.static import score
+from torch_pru.lm.files import Folder
 from torch_pru.lm.run import RunFolder, locked
 from torch_pru.lm.training import Progress, finetune, resume, start, train
 from torch_pru.lm.training.distributed import World
@@ -28,6 +29,7 @@ from torch_pru.lm.training.precision import LossScale, check_precision
 from torch_pru.lm.training.step import TrainingStep
 from torch_pru.lm.training.trainer import build_model
 from torch_pru.lm.training.windows import epoch_windows, training_columns
+from torch_pru.lm.verify import accept
 
 CPU = torch.device("cpu")
 
@@ -210,13 +212,13 @@ def test_a_full_disk_leaves_the_checkpoints_as_they_were(
     written = 0
     original = checkpoint_module.write_synced
 
-    def filling(path: Path, content: bytes) -> None:
+    def filling(files: Folder, name: str, content: bytes) -> None:
         nonlocal written
         written += 1
         if written == 14:  # the second file of the fourth checkpoint
-            path.write_bytes(content[:100])
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        original(path, content)
+            (files.path / name).write_bytes(content[:100])
+            raise PRUError(f"cannot write {name}: {os.strerror(errno.ENOSPC)}")
+        original(files, name, content)
 
     config = small_config(unit="lstm", corpus=str(text_folder), checkpoint_steps=5)
     with monkeypatch.context() as patch:
@@ -230,14 +232,20 @@ def test_a_full_disk_leaves_the_checkpoints_as_they_were(
     assert resume(tmp_path / "run").metrics()[-1]["decision"] == "stop"
 
 
-def test_a_full_disk_under_the_metrics(text_folder: Path, tmp_path: Path) -> None:
+def test_a_full_disk_under_the_metrics(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full on this system")
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "metrics.jsonl").symlink_to("/dev/full")
+    replace = Folder.replace
+
+    def full(files: Folder, name: str, pieces: Iterator[bytes]) -> BinaryIO:
+        file = replace(files, name, pieces)
+        return open("/dev/full", "ab") if name == "metrics.jsonl" else file
+
+    monkeypatch.setattr(Folder, "replace", full)
     with pytest.raises(PRUError, match=r"cannot write .*metrics.jsonl"):
-        train(small_config(unit="lstm", corpus=str(text_folder)), folder)
+        train(small_config(unit="lstm", corpus=str(text_folder)), tmp_path / "run")
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write everywhere")
@@ -282,7 +290,7 @@ def test_a_run_of_another_version_is_refused(
         with pytest.raises(PRUError, match="has format 99, made by another version"):
             reads(path)
     (path / "run.json").write_text("{")
-    with pytest.raises(PRUError, match=r"run.json cannot be read"):
+    with pytest.raises(PRUError, match=r"run.json is not JSON"):
         RunFolder.open(path)
     with pytest.raises(PRUError, match=r"no run in .*: run.json is missing"):
         RunFolder.open(tmp_path)
@@ -291,7 +299,10 @@ def test_a_run_of_another_version_is_refused(
 def test_a_changed_text_is_noticed(finished: tuple[RunFolder, list[Progress]], tmp_path: Path) -> None:
     path = copy_of(finished[0], tmp_path / "run")
     (path / "vocabulary.txt").write_text("one\ntwo\n")
-    with pytest.raises(PRUError, match="has changed since the run"):
+    with pytest.raises(PRUError, match=r"vocabulary.txt has changed since the run began: it is damaged"):
+        resume(path)
+    accept(path)
+    with pytest.raises(PRUError, match=r"has changed since the run in .* its vocabulary is another"):
         resume(path)
 
 
@@ -300,6 +311,7 @@ def test_a_text_with_the_same_words_in_another_order_is_noticed(
 ) -> None:
     path = copy_of(finished[0], tmp_path / "run")
     about = json.loads((path / "run.json").read_text())
+    del about["sha256"]
     (path / "run.json").write_text(json.dumps(about | {"text_digest": "0" * 64}))
     with pytest.raises(PRUError, match="its words are in another order or number"):
         resume(path)

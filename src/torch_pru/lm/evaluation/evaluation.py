@@ -61,7 +61,7 @@ class Evaluation:
         self.checkpoints = saved_numbers(run.checkpoints)  # before the weights are read: see `keep`
         self.model = run.model(device=self.device)
         check_precision(precision, self.device, self.model)
-        self.scores = scores_for(self.model, run.path)
+        self.scores = scores_for(self.model, run.path, run.inputs_digest())
         self.tuned: dict[str, Tuning[Any]] = {}
 
     @cached_property

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch_pru.lm.evaluation.static import Score
 from torch_pru.lm.evaluation.tune import Tuning
 from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFile
 from torch_pru.lm.model import LanguageModel, parameter_counts
+from torch_pru.lm.seal import seal, unseal
 
 FILE = "scores.json"
 SETTINGS = {"dynamic": DynamicSettings, "cache": CacheSettings}
@@ -35,6 +35,8 @@ class Scores:
 
     Attributes:
         weights: SHA-256 of the weights that were scored.
+        inputs: SHA-256 of the model's settings, the vocabulary and the text, see `RunFolder.inputs_digest`;
+            empty in files of earlier versions.
         parameters: how many there are, by part.
         results: method ("static", "dynamic", "cache") to split to perplexity, nll, tokens, seconds,
             device, precision and settings.
@@ -51,6 +53,7 @@ class Scores:
     parameters: dict[str, int]
     results: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     tuning: dict[str, dict[str, Any]] = field(default_factory=dict)
+    inputs: str = ""
 
     def perplexity(self, method: str, split: str) -> float | None:
         """The perplexity on record, or None."""
@@ -104,10 +107,10 @@ def load_scores(folder: str | Path) -> Scores | None:
     """
     path = Path(folder) / FILE
     try:
-        return parse_scores(json.loads(Folder(Path(folder)).read(FILE, TEXT_LIMIT)))
+        return parse_scores(unseal(Folder(Path(folder)).read(FILE, TEXT_LIMIT), path))
     except MissingFile:
         return None
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise PRUError(f"{path} is not a file of scores: {error}; delete it and score again") from error
 
 
@@ -121,7 +124,9 @@ def parse_scores(content: Mapping[str, Any]) -> Scores:
 def check_shape(scores: Scores) -> None:
     """Refuse, as a TypeError or ValueError, what `save_scores` cannot have written: readers do not look."""
     if not isinstance(scores.weights, str):
-        raise TypeError("weights is no text")
+        raise TypeError("weights is no string")
+    if not isinstance(scores.inputs, str):
+        raise TypeError("inputs is no string")
     numbers_of("parameters", scores.parameters)
     for method, splits in object_of("results", scores.results).items():
         for split, found in object_of(f"results.{method}", splits).items():
@@ -150,23 +155,24 @@ def numbers_of(place: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def scores_for(model: LanguageModel, folder: str | Path) -> Scores:
-    """The record of these very weights: that in the folder, or an empty one where it is of others."""
+def scores_for(model: LanguageModel, folder: str | Path, inputs: str = "") -> Scores:
+    """The scores of these weights and inputs in a folder; empty where the folder has those of others."""
     counts = parameter_counts(model)
-    return read_again(Scores(digest(model), {**dataclasses.asdict(counts), "total": counts.total}), folder)
+    parameters = {**dataclasses.asdict(counts), "total": counts.total}
+    return read_again(Scores(digest(model), parameters, inputs=inputs), folder)
 
 
 def read_again(scores: Scores, folder: str | Path) -> Scores:
-    """What a folder has on record by now of the weights of ``scores``, or an empty record of them."""
+    """What a folder has by now of the weights and inputs of ``scores``."""
     found = load_scores(folder)
-    if found is not None and found.weights == scores.weights:
-        return found
-    return Scores(scores.weights, scores.parameters)
+    if found is not None and found.weights == scores.weights and found.inputs in ("", scores.inputs):
+        return dataclasses.replace(found, inputs=scores.inputs)
+    return Scores(scores.weights, scores.parameters, inputs=scores.inputs)
 
 
 def save_scores(scores: Scores, folder: str | Path) -> None:
     """Write ``scores.json``, whole or not at all."""
-    Folder(Path(folder)).write(FILE, json.dumps(dataclasses.asdict(scores), indent=1).encode() + b"\n")
+    Folder(Path(folder)).write(FILE, seal(dataclasses.asdict(scores)))
 
 
 def digest(model: LanguageModel) -> str:

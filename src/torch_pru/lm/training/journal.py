@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import socket
 import time
 import warnings
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,10 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import scalar
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.files import CHUNK, METRICS_LIMIT, Folder, MissingFile
+from torch_pru.lm.files import Folder
+from torch_pru.lm.metrics import METRICS, KeptLines
+from torch_pru.lm.seal import seal_line
 
-METRICS = "metrics.jsonl"
 EVENT_FILES = itertools.count()
 """Numbers for the event files of a process."""
 
@@ -29,12 +28,13 @@ EVENT_FILES = itertools.count()
 class Journal:
     """Appends to ``metrics.jsonl``. Readings of the clock are under ``"clock"``; the rest is reproducible.
 
-    The file is replaced by a copy of its first ``offset`` bytes and never changed in place, so that writing
+    The file is replaced by a copy of its lines and never changed in place, so that writing
     never reaches another file through a hard link or a symbolic link.
 
     Args:
         folder: of the run.
-        offset: bytes of the file that belong to the checkpoint training resumes from; the rest is dropped.
+        offset: bytes of the file that belong to the checkpoint training resumes from. The rest is dropped;
+            damaged lines are dropped with a warning.
         step: steps done by then; later TensorBoard points are dropped, too.
 
     Example:
@@ -47,15 +47,24 @@ class Journal:
     def __init__(self, folder: Path, *, offset: int, step: int) -> None:
         self.path = folder / METRICS
         files = Folder(folder)
-        self._file = files.replace(METRICS, first_bytes(files, offset))
+        kept = KeptLines(files, offset, step)
+        self._file = files.replace(METRICS, iter(kept))
+        self._checksum = kept.checksum
+        if kept.bytes < offset:
+            warnings.warn(
+                f"lines of {self.path} are lost or damaged and are left out; training resumes from the "
+                f"checkpoint",
+                stacklevel=2,
+            )
         self._board = EventFile(files, purge_step=step + 1 if step else None)
 
     def write(self, values: dict[str, Any], clock: dict[str, float]) -> None:
         """Append a line; ``values`` has its ``kind`` and ``step``."""
-        line = json.dumps(values | {"clock": clock}) + "\n"
+        line, checksum = seal_line(values | {"clock": clock}, self._checksum)
         try:
-            self._file.write(line.encode())
+            self._file.write(line)
             self._file.flush()  # so that a kill loses no line
+            self._checksum = checksum
             for name, value in (values | clock).items():
                 if isinstance(value, float):
                     self._board.add_scalar(f"{values['kind']}/{name}", value, values["step"])
@@ -78,22 +87,6 @@ class Journal:
         for part in (self._file, self._board):
             with suppress(OSError):
                 part.close()
-
-
-def first_bytes(files: Folder, offset: int) -> Iterator[bytes]:
-    """The first ``offset`` bytes of metrics.jsonl, in pieces; of a shorter file, its complete lines."""
-    left, unfinished = offset, b""
-    with suppress(MissingFile), files.open(METRICS, METRICS_LIMIT) as file:
-        while left and (piece := file.read(min(CHUNK, left))):
-            left -= len(piece)
-            lines, newline, unfinished = (unfinished + piece).rpartition(b"\n")
-            yield lines + newline
-    if left:
-        warnings.warn(
-            f"{files.path / METRICS} is shorter than when the checkpoint was written, so lines are lost; "
-            f"training resumes from the checkpoint",
-            stacklevel=2,
-        )
 
 
 class EventFile:

@@ -1,0 +1,127 @@
+"""The lines of metrics.jsonl, read one at a time: a log of any length passes through little memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from io import BufferedReader
+from textwrap import shorten
+from typing import Any
+
+from torch_pru.errors import PRUError
+from torch_pru.lm.files import METRICS_LIMIT, Folder, MissingFile
+from torch_pru.lm.seal import seal_line, unseal_line
+
+METRICS = "metrics.jsonl"
+LINE_LIMIT = 1 << 16
+EPOCH = ("epoch", "train_loss", "valid_loss", "best_valid_loss")
+"""Numbers in every line that ends an epoch."""
+
+
+def read_metrics(files: Folder) -> Iterator[dict[str, Any]]:
+    """The lines of a run; none without the file, and a last line that a crash cut short is left out."""
+    try:
+        file = files.open(METRICS, METRICS_LIMIT)
+    except MissingFile:
+        return
+    checksum = 0
+    with file:
+        for number, line in enumerate(complete_lines(file), start=1):
+            try:
+                content, checksum = unseal_line(line, checksum)
+                check_line(content)
+            except ValueError as error:
+                raise PRUError(
+                    f"{files.path / METRICS}, line {number}, is damaged: {error}; resuming the run, or pru "
+                    f"verify --accept, leaves it out"
+                ) from error
+            yield content
+
+
+class KeptLines:
+    """The lines within the first ``offset`` bytes that are whole and not of a later step than ``step``.
+
+    As long as none is left out they are the same to the byte; after one that is, the checksums are others.
+
+    Attributes:
+        bytes: of the lines, once all were given.
+        checksum: which the next line continues.
+    """
+
+    def __init__(self, files: Folder, offset: int, step: int) -> None:
+        self.files, self.offset, self.step = files, offset, step
+        self.bytes = self.checksum = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        if not self.offset:  # a new run
+            return
+        try:
+            file = self.files.open(METRICS, METRICS_LIMIT)
+        except MissingFile:
+            return
+        left, found = self.offset, 0
+        with file:
+            for line in complete_lines(file):
+                left -= len(line)
+                if left < 0:
+                    return
+                try:
+                    content, checksum = unseal_line(line, found)
+                    check_line(content)
+                except ValueError:
+                    found = stated_checksum(line)
+                    continue
+                if content.get("step", 0) <= self.step:
+                    yield self._continued(line, content, checksum, follows=found == self.checksum)
+                found = checksum
+
+    def _continued(self, line: bytes, content: dict[str, Any], checksum: int, *, follows: bool) -> bytes:
+        """A line with the checksum that it has after the lines that were kept."""
+        if checksum and not follows:
+            line, checksum = seal_line(content, self.checksum)
+        self.bytes, self.checksum = self.bytes + len(line), checksum
+        return line
+
+
+def complete_lines(file: BufferedReader) -> Iterator[bytes]:
+    """Lines that end in a newline; one that is too long to be ours comes cut, and so is no JSON."""
+    while line := file.readline(LINE_LIMIT):
+        whole = line
+        while not line.endswith(b"\n"):
+            if not (line := file.readline(LINE_LIMIT)):
+                return
+        yield whole
+
+
+def stated_checksum(line: bytes) -> int:
+    """The checksum at the end of a damaged line, which the next line continues."""
+    try:
+        return int(line[-11:-3], 16)
+    except ValueError:
+        return 0
+
+
+def check_line(content: Mapping[str, Any]) -> None:
+    """Raise a ValueError for a line that training does not write.
+
+    Example:
+        >>> check_line({"kind": "steps", "step": 50})
+    """
+    if not is_number(content.get("step", 0)) or (content.get("kind") == "epoch" and not is_epoch(content)):
+        raise ValueError(f"training writes no such line: {shorten(repr(content), 100)}")
+
+
+def is_epoch(line: Mapping[str, Any]) -> bool:
+    """Whether a line has what readers of an epoch need.
+
+    Example:
+        >>> is_epoch({"kind": "epoch", "epoch": 3})
+        False
+    """
+    clock = line.get("clock")
+    seconds = clock.get("seconds") if isinstance(clock, dict) else None
+    return "decision" in line and all(map(is_number, [seconds, *(line.get(name) for name in EPOCH)]))
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a float, or an integer that fits into one."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 63)

@@ -1,0 +1,159 @@
+"""Whether a run folder is whole, complete and safe to open; and how a change to it is accepted."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_pru.errors import PRUError
+from torch_pru.lm.checkpoint import is_whole, name_of, opened, saved_numbers
+from torch_pru.lm.data.vocabulary import Vocabulary
+from torch_pru.lm.evaluation.scores import FILE as SCORES
+from torch_pru.lm.evaluation.scores import load_scores
+from torch_pru.lm.files import METRICS_LIMIT, TEXT_LIMIT, Folder, MissingFile
+from torch_pru.lm.metrics import METRICS, KeptLines, read_metrics
+from torch_pru.lm.recipe import read_config
+from torch_pru.lm.run import CHECKED, About, locked, read_checked, sha256
+from torch_pru.lm.seal import SEAL, parse_object, seal, unseal
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found of one item of a run folder.
+
+    Attributes:
+        item: the file or folder.
+        text: what was found.
+        fine: whether the item is as the run left it.
+        acceptable: whether `accept` can make it fine.
+    """
+
+    item: str
+    text: str
+    fine: bool = True
+    acceptable: bool = False
+
+
+def verify(path: str | Path) -> list[Finding]:
+    """Look at every file of a run folder; nothing is changed.
+
+    Example:
+        >>> [finding.item for finding in verify("runs/quickstart-1") if not finding.fine]    # doctest: +SKIP
+        ['config.toml']
+    """
+    files = Folder(Path(path).resolve())
+    about = About.read(files)
+    looks: dict[str, Callable[[], str]] = {
+        "config.toml": lambda: look_at_config(files, about),
+        "vocabulary.txt": lambda: look_at_vocabulary(files, about),
+        "environment.json": lambda: look_at_json(files, "environment.json"),
+        METRICS: lambda: look_at_metrics(files),
+        SCORES: lambda: look_at_scores(files),
+    }
+    checksums = "with checksums" if about.files else "of an earlier version, without checksums"
+    findings = [Finding("run.json", f"a run of stage {about.stage}, {checksums}")]
+    for item, look in looks.items():
+        try:
+            findings.append(Finding(item, look()))
+        except MissingFile:
+            findings.append(Finding(item, "missing", fine=item == SCORES))
+        except PRUError as error:
+            findings.append(Finding(item, str(error), fine=False, acceptable=True))
+    return [*findings, look_at_checkpoints(files), *odd_items(files)]
+
+
+def accept(path: str | Path) -> list[str]:
+    """Take what is in a run folder now for what should be there, where it can be read at all.
+
+    Edited settings and vocabularies get new checksums, edited JSON files, too; damaged lines of metrics.jsonl
+    are left out.
+
+    Returns:
+        The items that were accepted.
+    """
+    files = Folder(Path(path).resolve())
+    with locked(files.path):
+        wrong = {finding.item for finding in verify(files.path) if finding.acceptable}
+        about = About.read(files)
+        checksums = dict(about.files)
+        for name in wrong & set(CHECKED):
+            content = files.read(name, CHECKED[name])
+            if name == "config.toml":
+                read_config(content, files.path / name)
+            else:
+                Vocabulary.from_bytes(content, files.path / name)
+            checksums[name] = sha256(content)
+        for name in wrong & {"environment.json", SCORES}:
+            values = parse_object(files.read(name, TEXT_LIMIT), files.path / name)
+            values.pop(SEAL, None)
+            files.write(name, seal(values))
+        if METRICS in wrong:
+            files.replace(METRICS, iter(KeptLines(files, METRICS_LIMIT, 1 << 62))).close()
+        if checksums != about.files:
+            About(about.stage, about.text_digest, checksums).write(files)
+    return sorted(wrong)
+
+
+def look_at_config(files: Folder, about: About) -> str:
+    """The settings."""
+    config = read_config(read_checked(files, "config.toml", about.files), files.path / "config.toml")
+    return f"{config.name}, corpus {config.data.corpus}"
+
+
+def look_at_vocabulary(files: Folder, about: About) -> str:
+    """The words."""
+    content = read_checked(files, "vocabulary.txt", about.files)
+    return f"{len(Vocabulary.from_bytes(content, files.path / 'vocabulary.txt')):,} words"
+
+
+def look_at_json(files: Folder, name: str) -> str:
+    """A JSON file."""
+    unseal(files.read(name, TEXT_LIMIT), files.path / name)
+    return "matches its checksum"
+
+
+def look_at_metrics(files: Folder) -> str:
+    """The log."""
+    if not files.has(METRICS):
+        raise MissingFile(METRICS)
+    lines = epochs = 0
+    finished = False
+    for line in read_metrics(files):
+        lines += 1
+        if line.get("kind") == "epoch":
+            epochs += 1
+            finished = line["decision"] == "stop"
+    return f"{lines:,} lines, {epochs:,} epochs, {'finished' if finished else 'not finished'}"
+
+
+def look_at_scores(files: Folder) -> str:
+    """The scores."""
+    scores = load_scores(files.path)
+    if scores is None:
+        raise MissingFile(SCORES)
+    return f"scores by {', '.join(scores.results) or 'no method'}"
+
+
+def look_at_checkpoints(files: Folder) -> Finding:
+    """All checkpoints; one that is whole is enough."""
+    folder = files.path / "checkpoints"
+    try:
+        numbers = saved_numbers(folder)
+        whole = [number for number in numbers if is_whole(opened(folder) / name_of(number))]
+    except PRUError as error:
+        return Finding("checkpoints", str(error), fine=False)
+    if not numbers:
+        return Finding("checkpoints", "none: a copy without weights, or before the first step", fine=False)
+    states = [f"{name_of(number)} {'whole' if number in whole else 'damaged'}" for number in numbers]
+    return Finding("checkpoints", ", ".join(states), fine=len(whole) == len(numbers))
+
+
+def odd_items(files: Folder) -> Iterator[Finding]:
+    """Links, devices and FIFOs, which a run never has and no command opens."""
+    for path in sorted(files.path.rglob("*")):
+        mode = path.lstat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a regular file"
+            yield Finding(str(path.relative_to(files.path)), f"{kind}; it is never opened", fine=False)
