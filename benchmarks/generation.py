@@ -26,8 +26,8 @@ from torch_pru.lm.data import Vocabulary
 from torch_pru.lm.evaluation import generate
 from torch_pru.lm.evaluation.stepper import Stepper
 from torch_pru.lm.model import LanguageModel
+from torch_pru.lm.precision import autocast
 from torch_pru.lm.recipe import load_recipe
-from torch_pru.lm.training.precision import computing
 from torch_pru.lm.training.trainer import build_model
 
 RECIPE = "ptb-awd-pru-g4"
@@ -76,7 +76,7 @@ def words_of(case: Case, model: LanguageModel, vocabulary: Vocabulary) -> Iterat
 
 def first_words(case: Case, model: LanguageModel, vocabulary: Vocabulary) -> Tensor:
     """The ids of the words to check, (n,)."""
-    with computing(case.precision, model.embedding.weight.device):
+    with autocast(case.precision, model.embedding.weight.device):
         words = [*islice(words_of(case, model, vocabulary), CHECKED)]
     return vocabulary.encode(words) if isinstance(words[0], str) else torch.tensor(words)
 
@@ -100,7 +100,7 @@ def taking(case: Case, model: LanguageModel, vocabulary: Vocabulary) -> Callable
     words, device = words_of(case, model, vocabulary), model.embedding.weight.device
 
     def call() -> None:
-        with computing(case.precision, device):
+        with autocast(case.precision, device):
             for _ in islice(words, TOKENS[device.type]):
                 pass
 

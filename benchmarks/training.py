@@ -22,12 +22,11 @@ from torch import Tensor
 
 from torch_pru.lm.config import Config
 from torch_pru.lm.dropout import Masks
-from torch_pru.lm.evaluation.replay import can_replay
+from torch_pru.lm.graphs import can_capture
 from torch_pru.lm.recipe import load_recipe
 from torch_pru.lm.training.distributed import World
-from torch_pru.lm.training.graphs import GraphedStep
 from torch_pru.lm.training.optimizer import AveragedSGD
-from torch_pru.lm.training.step import TrainingStep
+from torch_pru.lm.training.step import GraphedStep, TrainingStep
 from torch_pru.lm.training.trainer import build_model
 
 WORDS = {"ptb": 10_000, "wikitext-2": 33_278}
@@ -77,7 +76,7 @@ def build_step(row: Row, device: torch.device) -> Callable[[], None]:
     step, text = _prepare(row, device)
     rate = row.config.training.learning_rate
     state = step.model.initial_state(text.shape[1])
-    graphed = GraphedStep(step, text) if can_replay(step.model) else None
+    graphed = GraphedStep(step, text) if can_capture(step.model) else None
 
     def call() -> None:
         nonlocal state

@@ -79,7 +79,7 @@ def test_dynamic_evaluation(run: Path) -> None:
     tuning = json.loads((run / "scores.json").read_text())["tuning"]["dynamic"]
     tries = tuning["tries"]
     assert tuning["tokens"] == 30
-    assert 24 < len(tries) <= 24 + tune.MOST_BEYOND + 1  # the grid, and beyond its edge
+    assert 24 < len(tries) <= 24 + tune.MAX_BEYOND + 1  # the grid, and beyond its edge
 
 
 def test_scores_of_other_weights_are_dropped(run: Path) -> None:

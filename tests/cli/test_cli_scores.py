@@ -36,7 +36,7 @@ def test_two_evaluations_at_once_keep_both_scores(copy: Path) -> None:
     first = Evaluation(RunFolder.open(copy), "cpu")
     found = {"static": first.score("static", first.corpus.valid)}
     pru("evaluate", copy, "--split", "test")
-    assert first.keep("valid", found) == []
+    assert first.record("valid", found) == []
     assert sorted(kept(copy)["results"]["static"]) == ["test", "valid"]
 
 
@@ -44,8 +44,8 @@ def test_tuning_keeps_what_came_meanwhile(copy: Path) -> None:
     first, second = (Evaluation(RunFolder.open(copy), "cpu") for _ in range(2))
     first.tune("cache", 30)
     pru("evaluate", copy)
-    first.keep()
-    second.keep("test", {"static": second.score("static", second.corpus.test)})
+    first.record()
+    second.record("test", {"static": second.score("static", second.corpus.test)})
     assert sorted(kept(copy)["results"]["static"]) == ["test", "valid"]
     assert kept(copy)["tuning"]["cache"]["tokens"] == 30
 
@@ -61,13 +61,13 @@ def test_one_that_writes_is_waited_for(copy: Path) -> None:
     thread = threading.Thread(target=hold)
     thread.start()
     holds.wait()
-    Evaluation(RunFolder.open(copy), "cpu").keep()
+    Evaluation(RunFolder.open(copy), "cpu").record()
     thread.join()
     assert kept(copy)["results"] == {}
 
 
 def test_a_score_in_the_midst_of_training_is_not_kept(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "PATIENCE", 0.0)
+    monkeypatch.setattr(evaluation, "LOCK_TIMEOUT", 0.0)
     with locked(copy):
         status, shown, errors = invoke("evaluate", copy)
     assert (status, "valid, static" in shown) == (0, True)
@@ -81,8 +81,8 @@ def test_a_score_of_weights_of_before_is_not_kept(copy: Path) -> None:
     newest = run.checkpoint()
     assert newest is not None
     save_checkpoint(run.checkpoints, newest)  # as training that has gone on and ended
-    with pytest.raises(PRUError, match="was trained meanwhile"):
-        before.keep("valid", {"static": before.score("static", before.corpus.valid)})
+    with pytest.raises(PRUError, match="has been trained further since it was opened"):
+        before.record("valid", {"static": before.score("static", before.corpus.valid)})
     assert not (copy / "scores.json").exists()
 
 
@@ -117,9 +117,9 @@ def test_what_no_report_would_read_is_not_kept(copy: Path) -> None:
     work = Evaluation(RunFolder.open(copy), "cpu")
     entry = evaluation.entry(Score(4.0, 10, 1.0), "cpu")
     with pytest.raises(PRUError, match=r"split='tset' is not known.*did you mean 'test'"):
-        work.keep("tset", {"static": entry})
+        work.record("tset", {"static": entry})
     with pytest.raises(PRUError, match="method='statick' is not known"):
-        work.keep("test", {"statick": entry})
+        work.record("test", {"statick": entry})
     with pytest.raises(PRUError, match="tokens=-5"):
         work.tune("dynamic", -5)
     assert "statistics" not in vars(work)  # refused before they are gathered

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from torch_pru.errors import check_positive
 from torch_pru.lm.data.columns import columns
-from torch_pru.lm.evaluation.static import LOGITS, Progress, scored_windows
+from torch_pru.lm.evaluation.static import MAX_LOGITS, score_windows
 from torch_pru.lm.model import LanguageModel
+from torch_pru.lm.progress import ProgressCallback
 
 BINS = 40
 COLUMNS = 20  # of the validation text, of which the paper takes one: 3,687 contexts of PTB
@@ -47,7 +48,7 @@ def confidence(
     *,
     batch: int = COLUMNS,
     bins: int = BINS,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Confidence:
     """The entropies of the next-word distributions over the first of ``batch`` columns of a text.
 
@@ -78,7 +79,7 @@ def confidence(
 
 
 def next_word_entropies(
-    model: LanguageModel, ids: Tensor, *, window: int = 1000, progress: Progress | None = None
+    model: LanguageModel, ids: Tensor, *, window: int = 1000, progress: ProgressCallback | None = None
 ) -> tuple[Tensor, Tensor]:
     """Entropy after each word of ``ids`` (N,) but the last, and loss of the word that followed.
 
@@ -94,8 +95,8 @@ def next_word_entropies(
         torch.Size([9])
     """
     entropies, losses = [], []
-    rows = max(1, LOGITS // model.logits_per_token)
-    for scored in scored_windows(model, ids, batch=1, window=window, progress=progress):
+    rows = max(1, MAX_LOGITS // model.logits_per_token)
+    for scored in score_windows(model, ids, batch=1, window=window, progress=progress):
         for piece in scored.hidden.split(rows):  # so that the logits never take much memory
             with torch.no_grad():
                 log_p = model.log_probabilities(piece)

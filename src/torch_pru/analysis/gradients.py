@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_pru.lm.evaluation.mode import evaluating
+from torch_pru.lm.evaluation.static import eval_mode
 from torch_pru.lm.model import LanguageModel
 
 
@@ -33,6 +33,6 @@ def read_with_gradients(model: LanguageModel, tokens: Tensor) -> Read:
         torch.Size([5, 1, 8])
     """
     vectors = F.embedding(tokens, model.embedding.weight.detach()).requires_grad_()
-    with evaluating(model, gradients=True):
+    with eval_mode(model, gradients=True):
         state = model.initial_state(tokens.shape[1])
         return Read(vectors, model.hidden(tokens, state, vectors=vectors).raw)

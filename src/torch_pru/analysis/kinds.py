@@ -17,7 +17,7 @@ from torch_pru.analysis.runs import Comparison
 from torch_pru.analysis.saliency import Saliency, Sentence, default_sentences, saliency
 from torch_pru.analysis.speech import majority_tags
 from torch_pru.analysis.sweep import SweepPoint, sweep_point
-from torch_pru.lm.watch import Watch
+from torch_pru.lm.progress import ProgressBar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +29,7 @@ class Options:
 
     sentences: list[Sentence]
     top1: bool
-    watch: Watch
+    progress_bar: ProgressBar
 
 
 class Drawn(NamedTuple):
@@ -65,7 +65,7 @@ class Analysis:
 def _compute_confidence(compared: Comparison, options: Options) -> dict[str, Confidence]:
     found, text = {}, compared.corpus.valid
     for name, model in compared.models.items():
-        with options.watch(f"confidence of {name}") as advance:
+        with options.progress_bar(f"confidence of {name}") as advance:
             found[name] = confidence(model, text, batch=min(COLUMNS, len(text) // 2), progress=advance)
     return found
 
@@ -77,7 +77,7 @@ def _show_confidence(data: Mapping[str, Confidence]) -> Shown:
 
 
 def _compute_embeddings(compared: Comparison, options: Options) -> dict[str, EmbeddingVariance]:
-    with options.watch("parts of speech") as advance:
+    with options.progress_bar("parts of speech") as advance:
         tags = majority_tags(compared.valid_sentences, progress=advance)
     return {
         name: embedding_variance(model, compared.vocabulary, tags) for name, model in compared.models.items()

@@ -17,7 +17,7 @@ from torch_pru.analysis.saliency import Sentence
 from torch_pru.analysis.speech import load_tagger
 from torch_pru.errors import PRUError, check_choice
 from torch_pru.lm.data.storage import write_aside
-from torch_pru.lm.watch import Watch, unwatched
+from torch_pru.lm.progress import ProgressBar, no_progress_bar
 
 
 def analyze(
@@ -28,7 +28,7 @@ def analyze(
     sentences: Iterable[str] | None = None,
     top1: bool = False,
     device: torch.device | str = "cpu",
-    watch: Watch = unwatched,
+    progress_bar: ProgressBar = no_progress_bar,
 ) -> list[Section]:
     """Write figures (SVG, PNG), their numbers (JSON) and ``index.html`` about runs, side by side.
 
@@ -42,7 +42,7 @@ def analyze(
         sentences: for ``saliency``, the word to predict in brackets; see `parse_sentence`.
         top1: ``saliency`` explains each model's own first guess instead of the reference.
         device: where the models work.
-        watch: shows progress.
+        progress_bar: shows progress.
 
     Returns:
         The sections of the page.
@@ -54,7 +54,7 @@ def analyze(
     """
     chosen = choose(only)
     compared = Comparison(open_runs(folders), device)
-    options = prepare(compared, chosen, sentences, top1, watch)
+    options = prepare(compared, chosen, sentences, top1, progress_bar)
     folder, sections = Path(out), []
     for name in chosen:
         try:
@@ -87,7 +87,11 @@ def choose(only: Iterable[str] | None) -> list[str]:
 
 
 def prepare(
-    compared: Comparison, chosen: list[str], sentences: Iterable[str] | None, top1: bool, watch: Watch
+    compared: Comparison,
+    chosen: list[str],
+    sentences: Iterable[str] | None,
+    top1: bool,
+    progress_bar: ProgressBar,
 ) -> Options:
     """Find every mistake that can be found before the long work begins."""
     if "saliency" not in chosen and (sentences is not None or top1):
@@ -106,7 +110,7 @@ def prepare(
         load_tagger()
     if sentences is not None:
         given = compared.sentences(sentences)
-    return Options(given, top1, watch)
+    return Options(given, top1, progress_bar)
 
 
 def write_section(folder: Path, name: str, data: Any) -> Section:

@@ -52,7 +52,7 @@ def analyze(
         sentences=sentence or None,
         top1=top1,
         device=choose_device(device),
-        watch=bar,
+        progress_bar=bar,
     )
     console = output()
     piped = not console.is_terminal  # a terminal wraps at words, a file keeps its lines

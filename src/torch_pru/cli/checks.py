@@ -81,8 +81,8 @@ def check_settings(config: Config) -> None:
     """Refuse settings that do not go together, with each other or with the machine."""
     from torch_pru.lm.device import choose_device
     from torch_pru.lm.model import skeleton
+    from torch_pru.lm.precision import check_precision
     from torch_pru.lm.training.distributed import World
-    from torch_pru.lm.training.precision import check_precision
 
     model = skeleton(config.model, config.regularisation)
     device = choose_device(config.training.device)

@@ -105,7 +105,7 @@ def check_options(
 def keep(work: Evaluation, split: str = "", found: Mapping[str, dict[str, Any]] | None = None) -> None:
     """Let the run keep what was tuned and found; where it cannot, say so: what was found is shown anyway."""
     try:
-        stay = work.keep(split, found)
+        stay = work.record(split, found)
     except PRUError as error:
         messages().print(f"not kept: {error}", soft_wrap=True)
         return
@@ -124,7 +124,7 @@ def show(
     as_json: bool,
 ) -> None:
     """Print the scores of a text, by method; of a file also its unknown words and all its words."""
-    from torch_pru.lm.evaluation.static import in_digits
+    from torch_pru.lm.evaluation.static import format_perplexity
 
     console = output()
     if as_json:
@@ -132,7 +132,7 @@ def show(
         console.print_json(json.dumps({"text": text, **counts, **found}))
         return
     formats = {
-        "perplexity": in_digits,
+        "perplexity": format_perplexity,
         "nll": "{:.4f}".format,
         "tokens": "{:,}".format,
         "seconds": "{:.1f}".format,

@@ -50,8 +50,8 @@ def generate(
     from torch_pru.lm.data.tokenizer import raw_pieces
     from torch_pru.lm.device import choose_device
     from torch_pru.lm.evaluation import generate as generate_words
+    from torch_pru.lm.precision import autocast, usable_precision
     from torch_pru.lm.run import RunFolder
-    from torch_pru.lm.training.precision import computing, usable_precision
 
     folder = RunFolder.open(run)
     vocabulary, tokenizer = folder.vocabulary, tokenizer_of(folder.config.data)
@@ -73,7 +73,7 @@ def generate(
         )
         if number == 0 and (unread := ", ".join(word for word in given if word not in vocabulary)):
             messages().print(f"not in the vocabulary, so read as <unk>: {unread}", soft_wrap=True)
-        with computing(usable_precision(folder.config.training.precision, chosen, model), chosen):
+        with autocast(usable_precision(folder.config.training.precision, chosen, model), chosen):
             written = chain(given, islice(tokens, words))
             pieces = raw_pieces(written) if raw else tokenizer.pieces(written, sentence_case=case)
             for piece in up_to(until, pieces, skip=len(given)):

@@ -29,11 +29,11 @@ def show_quickstart(run: RunFolder) -> None:
     """Perplexities beside those of a count-based model, three sentences, and what to try next."""
     from torch_pru.lm.data import kneser_ney_bigram_perplexity
     from torch_pru.lm.evaluation import Evaluation, generate
-    from torch_pru.lm.evaluation.static import in_digits
+    from torch_pru.lm.evaluation.static import format_perplexity
     from torch_pru.lm.run import pru_command
 
     console = output()
-    work = Evaluation(run, run.config.training.device, watch=bar)
+    work = Evaluation(run, run.config.training.device, progress_bar=bar)
     table = Table("perplexity", box=None, pad_edge=False)
     for heading in ("this\nmodel", "Kneser-Ney\nbigram", "better\nby"):  # in two lines it fits 40 columns
         table.add_column(heading, justify="right")
@@ -45,7 +45,7 @@ def show_quickstart(run: RunFolder) -> None:
             keep(work, split, {"static": entry})
             ours = entry["perplexity"]
         bigram = kneser_ney_bigram_perplexity(work.corpus.train, ids, len(work.corpus.vocabulary))
-        table.add_row(split, in_digits(ours), in_digits(bigram), f"{1 - ours / bigram:.0%}")
+        table.add_row(split, format_perplexity(ours), format_perplexity(bigram), f"{1 - ours / bigram:.0%}")
     console.print(table)
     words = generate(work.model, run.vocabulary, temperature=0.8, seed=run.config.training.seed)
     for sentence in islice(sentences(words), 3):

@@ -50,12 +50,12 @@ def score(
 
     A text of any length is read in little memory.
     """
-    from torch_pru.lm.evaluation.static import in_digits, perplexity
+    from torch_pru.lm.evaluation.static import format_perplexity, perplexity
     from torch_pru.lm.scoring import Scorer
 
     check_choice("--format", output_format, FORMATS)
     line_of = FORMATS[output_format]
-    scorer = Scorer.open(run, device=device, adapt=adapt, cache=cache, watch=bar)
+    scorer = Scorer.open(run, device=device, adapt=adapt, cache=cache, progress_bar=bar)
     total, count, unknown = 0.0, 0, 0
     if output_format == "tsv":
         sys.stdout.write("word\tlog_probability\tsurprisal\tunknown\n")
@@ -64,10 +64,8 @@ def score(
         total, count, unknown = total + part.total, count + part.count, unknown + sum(part.unknown)
     if count == 0:
         raise PRUError(f"{file} has no word to score; it needs at least {1 if bos else 2}")
-    mean = perplexity(-total / count)
-    summary = (
-        f"{count:,} words, log-probability {total:.6f}, perplexity {in_digits(mean)}, unknown {unknown:,}"
-    )
+    mean = format_perplexity(perplexity(-total / count))
+    summary = f"{count:,} words, log-probability {total:.6f}, perplexity {mean}, unknown {unknown:,}"
     messages().print(summary, soft_wrap=True)
 
 

@@ -210,7 +210,7 @@ def watched(work: Callable[..., Result], title: str, folders: Sequence[Path] = (
 def ending(run: RunFolder) -> None:
     """What a finished run has come to, and what to do with it."""
     from torch_pru.cli.quickstart import show_quickstart
-    from torch_pru.lm.evaluation.static import in_digits, perplexity
+    from torch_pru.lm.evaluation.static import format_perplexity, perplexity
     from torch_pru.lm.run import pru_command
 
     if rank() != 0:
@@ -223,7 +223,7 @@ def ending(run: RunFolder) -> None:
         lowest = epochs[-1]["best_valid_loss"]
         best = f"at epoch {epoch}" if (epoch := run.best_epoch()) else "before the first"
         console.print(
-            f"{run.path}: best validation perplexity {in_digits(perplexity(lowest))} {best} "
+            f"{run.path}: best validation perplexity {format_perplexity(perplexity(lowest))} {best} "
             f"of {len(epochs)} (at batch {run.config.training.valid_batch}, which only steers)",
             soft_wrap=True,
         )

@@ -149,9 +149,9 @@ def short(value: float) -> str:
         >>> short(61.234), short(1234.5), short(1e290)
         ('61.23', '1,234', '1e+290')
     """
-    from torch_pru.lm.evaluation.static import in_digits
+    from torch_pru.lm.evaluation.static import format_perplexity
 
-    return f"{value:,.0f}" if 1000 <= value < 1e6 else in_digits(value)
+    return f"{value:,.0f}" if 1000 <= value < 1e6 else format_perplexity(value)
 
 
 def duration(seconds: float) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.evaluation.static import in_digits
+from torch_pru.lm.evaluation.static import format_perplexity
 from torch_pru.lm.evaluation.tune import TOKENS
 from torch_pru.lm.paper import (
     ADAPTED,
@@ -456,8 +456,9 @@ def mean(values: Sequence[float]) -> str:
         >>> mean([58.0, 59.0]), mean([58.0])
         ('58.50 ± 0.71', '58.00')
     """
-    spread = f" ± {in_digits(statistics.stdev(values))}" if len(values) > 1 and len(set(values)) > 1 else ""
-    return f"{in_digits(statistics.mean(values))}{spread}"
+    varied = len(values) > 1 and len(set(values)) > 1
+    spread = f" ± {format_perplexity(statistics.stdev(values))}" if varied else ""
+    return f"{format_perplexity(statistics.mean(values))}{spread}"
 
 
 def number(value: float | None) -> str:
@@ -467,7 +468,7 @@ def number(value: float | None) -> str:
         >>> number(58.4), number(None)
         ('58.40', '–')
     """
-    return "–" if value is None else in_digits(value)
+    return "–" if value is None else format_perplexity(value)
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

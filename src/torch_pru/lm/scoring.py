@@ -23,14 +23,18 @@ from torch_pru.lm.data.text import EOS, read_blocks
 from torch_pru.lm.data.tokenizer import Tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.evaluation.cache import QUERIES, CacheSettings, Memory, look_up, mix
-from torch_pru.lm.evaluation.dynamic import Adaptation, DynamicSettings, GradientStatistics
+from torch_pru.lm.evaluation.dynamic import (
+    Adaptation,
+    DynamicSettings,
+    GradientStatistics,
+    gradient_mode,
+    read_segment,
+)
 from torch_pru.lm.evaluation.evaluation import Evaluation
-from torch_pru.lm.evaluation.mode import evaluating
-from torch_pru.lm.evaluation.segments import read_segment, taking_gradients
-from torch_pru.lm.evaluation.static import WINDOW, Scored, losses
+from torch_pru.lm.evaluation.static import WINDOW, WindowScores, eval_mode, losses
 from torch_pru.lm.model import LanguageModel, State
+from torch_pru.lm.progress import ProgressBar, no_progress_bar
 from torch_pru.lm.run import RunFolder
-from torch_pru.lm.watch import Watch, unwatched
 
 
 class WordScore(NamedTuple):
@@ -156,7 +160,7 @@ class Scorer:
         device: str = "auto",
         adapt: bool = False,
         cache: bool = False,
-        watch: Watch = unwatched,
+        progress_bar: ProgressBar = no_progress_bar,
     ) -> Scorer:
         """A scorer with the best weights of a run.
 
@@ -165,12 +169,12 @@ class Scorer:
             device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
             adapt: learn while reading (dynamic evaluation). This first reads the run's training text once.
             cache: remember recent words (continuous cache).
-            watch: shows the progress of reading the training text.
+            progress_bar: shows the progress of reading the training text.
 
         The settings of ``adapt`` and ``cache`` are those that ``pru evaluate --tune`` chose for the run, or
         the published ones.
         """
-        work = Evaluation(RunFolder.open(run), device, watch=watch)
+        work = Evaluation(RunFolder.open(run), device, progress_bar=progress_bar)
         return cls(
             work.model,
             work.run.vocabulary,
@@ -252,7 +256,7 @@ class Scorer:
         """
         context = self.begin() if context is None else context
         weight = self.model.embedding.weight
-        with torch.no_grad(), evaluating(self.model):
+        with torch.no_grad(), eval_mode(self.model):
             hidden = weight.new_zeros(self.model.config.hidden[-1])
             if context.tokens:
                 tokens = torch.tensor(context.tokens, device=weight.device)
@@ -307,7 +311,7 @@ class Scorer:
         whole = len(tokens) == self._window() + 1
         scored, state = self._run(text, context.state, learn=whole)
         # Those before were scored earlier, in a segment that was not yet complete.
-        new = Scored(*(values[-len(ids) :] for values in scored))
+        new = WindowScores(*(values[-len(ids) :] for values in scored))
         nll, memory = new.nll, context.memory
         if self.cache is not None:
             pointed, memory = look_up(new, memory, self.cache.theta, self.cache.window)
@@ -318,17 +322,17 @@ class Scorer:
             return nll, Context(state, tokens[-1:], memory)
         return nll, Context(context.state, tokens, memory)
 
-    def _run(self, text: Tensor, state: State, *, learn: bool) -> tuple[Scored, State]:
+    def _run(self, text: Tensor, state: State, *, learn: bool) -> tuple[WindowScores, State]:
         """Read ``text`` (n + 1,): what the model made of its n last words, and the state before the last."""
         tokens, targets = text[:-1, None], text[1:]
         if self._adaptation is not None:
-            with taking_gradients(self.model):  # also without learning: the rounding is then the same
+            with gradient_mode(self.model):  # also without learning: the rounding is then the same
                 nll, gradients, hidden = read_segment(self.model, tokens, targets, state)
             if learn:
                 self._adaptation.learn(gradients, len(targets))
             detached = [(h.detach(), c.detach()) for h, c in hidden.state]
-            return Scored(hidden.raw.detach().flatten(0, 1), targets, nll.detach()), detached
-        with torch.no_grad(), evaluating(self.model):
+            return WindowScores(hidden.raw.detach().flatten(0, 1), targets, nll.detach()), detached
+        with torch.no_grad(), eval_mode(self.model):
             hidden = self.model.hidden(tokens, state)
             flat = hidden.raw.flatten(0, 1)
-            return Scored(flat, targets, losses(self.model, flat, targets)), hidden.state
+            return WindowScores(flat, targets, losses(self.model, flat, targets)), hidden.state

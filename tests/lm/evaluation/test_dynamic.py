@@ -172,14 +172,6 @@ def test_an_evaluation_takes_settings_of_its_own_segment_only(
         evaluation.score(DynamicSettings())
 
 
-def test_the_old_scale() -> None:
-    statistics = GradientStatistics([torch.ones(1)] * 14, segments=1859)  # AWD-LSTM on PTB
-    settings = DynamicSettings.from_old_scale(0.002, 0.02, 0.001, statistics)
-    assert settings.learning_rate == pytest.approx(4.64e-5, rel=1e-3)
-    assert settings.epsilon == pytest.approx(2.32e-5, rel=1e-3)
-    assert settings.decay == pytest.approx(0.02 / 14)
-
-
 def test_statistics_of_another_model_are_refused(pru: LanguageModel, text: Tensor) -> None:
     with pytest.raises(PRUError, match="another model"):
         score_dynamic(pru, text, GradientStatistics([torch.ones(2)], 1))

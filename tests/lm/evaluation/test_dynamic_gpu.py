@@ -13,16 +13,16 @@ from torch_pru.lm.config import ModelConfig, RegularisationConfig
 from torch_pru.lm.evaluation import (
     DynamicSettings,
     GradientStatistics,
+    dynamic,
     gradient_statistics,
     score,
     score_dynamic,
-    segments,
     tune_dynamic,
 )
 from torch_pru.lm.evaluation.dynamic import DynamicEvaluation
 from torch_pru.lm.evaluation.update import FusedUpdate, PlainUpdate
 from torch_pru.lm.model import LanguageModel
-from torch_pru.lm.training.precision import computing
+from torch_pru.lm.precision import autocast
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda")
@@ -47,7 +47,7 @@ def statistics(on_gpu: LanguageModel, train_text: Tensor) -> GradientStatistics:
 @pytest.fixture
 def no_graphs(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Its ``setattr`` and ``undo`` switch graphs off and on again."""
-    monkeypatch.setattr(segments, "can_replay", lambda model: False)
+    monkeypatch.setattr(dynamic, "can_capture", lambda model: False)
     return monkeypatch
 
 
@@ -61,11 +61,11 @@ def test_one_graph_gives_the_scores_of_plain_segments(
 ) -> None:
     """60 segments and a shorter one, with one setting after another."""
     before = copy.deepcopy(on_gpu.state_dict())
-    with computing(precision, DEVICE):
+    with autocast(precision, DEVICE):
         plain = [score_dynamic(on_gpu, text, statistics, settings).nll for settings in SETTINGS]
         no_graphs.undo()
         evaluation = DynamicEvaluation(on_gpu, text, statistics)
-        assert isinstance(evaluation.update, FusedUpdate)
+        assert isinstance(evaluation.adaptation.update, FusedUpdate)
         for settings, expected in zip(SETTINGS, plain, strict=True):
             found = evaluation.score(settings)
             assert found.tokens == 302
@@ -99,7 +99,7 @@ def test_without_learning_it_is_the_static_score(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # float32 without rounding to TF32
-    with computing(precision, DEVICE):
+    with autocast(precision, DEVICE):
         found = score_dynamic(on_gpu, text, statistics, DynamicSettings(learning_rate=0.0))
         assert found.nll == pytest.approx(
             score(on_gpu, text).nll, rel=1e-5 if precision == "float32" else 2e-3
@@ -110,7 +110,7 @@ def test_without_learning_it_is_the_static_score(
 def test_statistics(
     on_gpu: LanguageModel, train_text: Tensor, no_graphs: pytest.MonkeyPatch, precision: str
 ) -> None:
-    with computing(precision, DEVICE):
+    with autocast(precision, DEVICE):
         plain = gradient_statistics(on_gpu, train_text, batch=20)
         no_graphs.undo()
         graphed = gradient_statistics(on_gpu, train_text, batch=20)
@@ -132,7 +132,7 @@ def test_the_weights_come_back_after_control_c(on_gpu: LanguageModel, statistics
 
     with pytest.raises(KeyboardInterrupt):
         score_dynamic(on_gpu, text, statistics, DynamicSettings(learning_rate=0.01), progress=stop)
-    assert heard == [(5 * segments.SHOWN, 1202), (1202, 1202)]
+    assert heard == [(5 * dynamic.PROGRESS_INTERVAL, 1202), (1202, 1202)]
     assert all(torch.equal(value, before[name]) for name, value in on_gpu.state_dict().items())
     assert all(parameter.grad is None for parameter in on_gpu.parameters())
 

@@ -47,7 +47,7 @@ def test_dynamic(pru: LanguageModel, train_text: Tensor, valid: Tensor) -> None:
     assert (read[0], read[40], read[159]) == ((5, 796), (204, 796), (796, 796))
     assert read[-1] == (199 * len(settings), 199 * len(settings))
     # The best of the four is at the edge: the search goes on outside, until that helps no more.
-    assert 4 < len(settings) <= 4 + tune_module.MOST_BEYOND + 1
+    assert 4 < len(settings) <= 4 + tune_module.MAX_BEYOND + 1
     assert tuning.best.learning_rate > 1e-3
     assert tuning.best.learning_rate < max(rate for rate, _ in settings)
     best = min(tuning.tries, key=lambda one: one.perplexity)

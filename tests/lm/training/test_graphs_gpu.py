@@ -7,11 +7,10 @@ import torch
 from small import NO_DROPOUT, small_masks, small_model
 
 from torch_pru.lm.dropout import Masks
-from torch_pru.lm.evaluation.replay import can_replay
+from torch_pru.lm.graphs import can_capture
 from torch_pru.lm.training.distributed import World
-from torch_pru.lm.training.graphs import GraphedStep
 from torch_pru.lm.training.optimizer import AveragedSGD
-from torch_pru.lm.training.step import TrainingStep
+from torch_pru.lm.training.step import GraphedStep, TrainingStep
 from torch_pru.lm.training.windows import rotate_columns
 
 pytestmark = pytest.mark.gpu
@@ -52,7 +51,7 @@ def test_graphs_give_the_losses_of_plain_steps(precision: str) -> None:
                 tokens, targets = text[first : first + length], text[first + 1 : first + length + 1]
                 state, loss = step(tokens, targets, state)
             losses[way].append(loss.item())
-        assert way == "plain" or sum(graph is not None for graph in graphed.graphs.values()) == 6
+        assert way == "plain" or sum(graph is not None for graph in graphed.graphs.graphs.values()) == 6
     for ours, theirs in zip(losses["graphs"], losses["plain"], strict=True):
         assert abs(ours - theirs) <= 1e-3 * theirs
 
@@ -96,8 +95,8 @@ def test_without_memory_for_a_graph_steps_run_as_they_stand(monkeypatch: pytest.
         step.optimizer.prepare_step(0.5)
         _, loss = graphed(0, 9, graphed.state)
         assert loss.isfinite()
-    assert graphed.full
-    assert list(graphed.graphs.values()) == [None]
+    assert graphed.graphs.full
+    assert list(graphed.graphs.graphs.values()) == [None]
     assert step.step_count == 4
 
 
@@ -110,7 +109,7 @@ def test_a_replay_notes_the_first_bad_step() -> None:
             with torch.no_grad():
                 step.model.embedding.weight.fill_(torch.nan)
         graphed(0, 9, graphed.state)
-    assert graphed.graphs[9, False] is not None
+    assert graphed.graphs.graphs[9, False] is not None
     assert (step.step_count.item(), step.first_bad_step.item()) == (6, 5)
 
 
@@ -149,5 +148,5 @@ def test_the_gradients_of_a_whole_step(precision: str, bound: float, monkeypatch
 
 
 def test_what_cannot_be_captured_is_said() -> None:
-    assert can_replay(small_model(unit="pru").cuda())
-    assert not can_replay(small_model(unit="lstm").cuda())
+    assert can_capture(small_model(unit="pru").cuda())
+    assert not can_capture(small_model(unit="lstm").cuda())

@@ -21,11 +21,11 @@ from torch_pru import PRUError
 from torch_pru.lm import checkpoint as checkpoint_module
 from torch_pru.lm.evaluation.static import score
 from torch_pru.lm.files import Folder
+from torch_pru.lm.precision import LossScale, check_precision
 from torch_pru.lm.run import RunFolder, locked
 from torch_pru.lm.training import Progress, finetune, resume, start, train
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD, NonFiniteCheck
-from torch_pru.lm.training.precision import LossScale, check_precision
 from torch_pru.lm.training.step import TrainingStep
 from torch_pru.lm.training.trainer import build_model
 from torch_pru.lm.training.windows import epoch_windows, training_columns

@@ -1,4 +1,4 @@
-"""A run folder evaluated: its model is loaded, tuned and scored, and the folder keeps what was found."""
+"""Evaluation of a run: loads its model, tunes and scores it, and records the results in the run folder."""
 
 from __future__ import annotations
 
@@ -21,44 +21,43 @@ from torch_pru.lm.evaluation.dynamic import GradientStatistics, gradient_statist
 from torch_pru.lm.evaluation.scores import SETTINGS, entry, read_again, save_scores, scores_for
 from torch_pru.lm.evaluation.static import score
 from torch_pru.lm.evaluation.tune import TOKENS, Tuning, tune_cache, tune_dynamic
+from torch_pru.lm.precision import autocast, check_precision
+from torch_pru.lm.progress import ProgressBar, ProgressCallback, no_progress_bar
 from torch_pru.lm.run import RunFolder, locked
-from torch_pru.lm.watch import Advance, Watch, unwatched
 
+METHODS = ("static", *SETTINGS)
 PRECISIONS = ("float32", "bfloat16", "float16")
-PATIENCE = 3.0  # seconds to wait for another evaluation to write; one that trains holds the lock much longer
+LOCK_TIMEOUT = 3.0
+"""Seconds to wait for another evaluation to write its scores. A training run holds the lock much longer."""
 
 
 class Evaluation:
-    """A run's best weights with what their scores need, each loaded or gathered when it is first asked for.
+    """Scores the best weights of a run.
+
+    The corpus and the gradient statistics are loaded or computed when they are first used.
 
     Args:
         run: the run folder.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
-        precision: of the products: ``"float32"``, ``"bfloat16"`` or ``"float16"``.
-        watch: shows progress.
+        precision: compute precision: ``"float32"``, ``"bfloat16"`` or ``"float16"``.
+        progress_bar: shows progress.
 
     Attributes:
-        model: on the device, in ``eval()``.
-        scores: what the run folder has on record of these weights, and what was tuned since.
-
-    Example:
-        >>> evaluation = Evaluation(RunFolder.open("runs/quickstart-1"))            # doctest: +SKIP
-        >>> tuning = evaluation.tune("cache")                                       # doctest: +SKIP
-        >>> found = evaluation.score("cache", evaluation.corpus.test)               # doctest: +SKIP
-        >>> found["perplexity"], found["settings"]["theta"]                         # doctest: +SKIP
-        (53.1, 0.3)
-        >>> evaluation.keep("test", {"cache": found})  # in scores.json             # doctest: +SKIP
-        []
+        model: on the device, in ``eval()`` mode.
+        scores: the recorded scores of these weights, with the settings that were tuned since.
     """
 
     def __init__(
-        self, run: RunFolder, device: str = "auto", precision: str = "float32", watch: Watch = unwatched
+        self,
+        run: RunFolder,
+        device: str = "auto",
+        precision: str = "float32",
+        progress_bar: ProgressBar = no_progress_bar,
     ) -> None:
-        from torch_pru.lm.training.precision import check_precision  # training needs evaluation, too
-
         check_choice("precision", precision, PRECISIONS)
-        self.run, self.device, self.precision, self.watch = run, choose_device(device), precision, watch
-        self.checkpoints = saved_numbers(run.checkpoints)  # before the weights are read: see `keep`
+        self.run, self.device, self.precision = run, choose_device(device), precision
+        self.progress_bar = progress_bar
+        self.checkpoints = saved_numbers(run.checkpoints)  # read before the weights, see `record`
         self.model = run.model(device=self.device)
         check_precision(precision, self.device, self.model)
         self.scores = scores_for(self.model, run.path, run.inputs_digest())
@@ -74,77 +73,85 @@ class Evaluation:
         return encode_text(text, self.run.vocabulary, tokenizer_of(self.run.config.data))
 
     @contextmanager
-    def _computing(self, what: str) -> Iterator[Advance]:
-        from torch_pru.lm.training.precision import computing
-
-        with self.watch(what) as advance, computing(self.precision, self.device):
-            yield advance
+    def _working(self, description: str) -> Iterator[ProgressCallback]:
+        """Shows a progress bar and computes in the precision of this evaluation."""
+        with self.progress_bar(description) as progress, autocast(self.precision, self.device):
+            yield progress
 
     @cached_property
     def statistics(self) -> GradientStatistics:
-        """Gradients over the training text, for dynamic evaluation."""
+        """The gradient statistics of the training text, for dynamic evaluation."""
         train = self.corpus.train
-        batch = min(100, len(train) // 2)  # as published; a very short text has fewer columns
-        with self._computing("gradient statistics") as advance:
-            return gradient_statistics(self.model, train, batch=batch, progress=advance)
+        batch = min(100, len(train) // 2)  # 100 as published, fewer for a very short text
+        with self._working("gradient statistics") as progress:
+            return gradient_statistics(self.model, train, batch=batch, progress=progress)
 
     def tune(self, method: str, tokens: int = TOKENS) -> Tuning[Any]:
-        """Choose the settings of ``"dynamic"`` or ``"cache"`` on the first ``tokens`` of validation.
+        """Choose the settings of ``"dynamic"`` or ``"cache"`` on the first ``tokens`` of the validation text.
 
-        `score` uses them from then on; `keep` writes them.
+        `score` uses them from then on; `record` writes them to the run folder.
         """
         check_choice("method", method, SETTINGS)
-        check_positive("tokens", tokens)  # before the gradients are gathered
+        check_positive("tokens", tokens)  # before the statistics are computed, which takes long
         model, valid = self.model, self.corpus.valid
         statistics = self.statistics if method == "dynamic" else None
-        with self._computing(f"tuning {method}") as advance:
+        with self._working(f"tuning {method}") as progress:
             if statistics is not None:
-                tuning: Tuning[Any] = tune_dynamic(model, valid, statistics, tokens=tokens, progress=advance)
+                tuning: Tuning[Any] = tune_dynamic(model, valid, statistics, tokens=tokens, progress=progress)
             else:
-                tuning = tune_cache(model, valid, tokens=tokens, progress=advance)
+                tuning = tune_cache(model, valid, tokens=tokens, progress=progress)
         self.scores.note_tuning(method, tuning)
         self.tuned[method] = tuning
         return tuning
 
     def score(self, method: str, ids: Tensor, batch: int = 1) -> dict[str, Any]:
-        """The score of ``ids`` (N,) by ``"static"``, ``"dynamic"`` or ``"cache"``, see `entry`.
+        """The score of ``ids`` (N,) as an `entry` for scores.json.
 
-        ``batch``, the columns read side by side, counts for ``"static"`` only.
+        Args:
+            method: ``"static"``, ``"dynamic"`` or ``"cache"``.
+            ids: (N,) the text.
+            batch: columns that are read in parallel, for ``"static"`` only.
         """
-        check_choice("method", method, ("static", *SETTINGS))
+        check_choice("method", method, METHODS)
         statistics = self.statistics if method == "dynamic" else None
         settings: Any = None if method == "static" else self.scores.settings(method)
-        with self._computing(f"scoring ({method})") as advance:
+        with self._working(f"scoring ({method})") as progress:
             if statistics is not None:
-                found = score_dynamic(self.model, ids, statistics, settings, progress=advance)
+                found = score_dynamic(self.model, ids, statistics, settings, progress=progress)
             elif method == "cache":
-                found = score_cache(self.model, ids, settings, progress=advance)
+                found = score_cache(self.model, ids, settings, progress=progress)
             else:
-                found = score(self.model, ids, batch=batch, progress=advance)
-        # Autocast leaves float64 as it is.
-        wide = next(self.model.parameters()).dtype == torch.float64
-        return entry(found, device_name(self.device), "float64" if wide else self.precision, settings)
+                found = score(self.model, ids, batch=batch, progress=progress)
+        # Autocast does not apply to float64.
+        is_double = next(self.model.parameters()).dtype == torch.float64
+        return entry(found, device_name(self.device), "float64" if is_double else self.precision, settings)
 
-    def keep(self, split: str = "", found: Mapping[str, dict[str, Any]] | None = None) -> list[str]:
-        """Write what was tuned, and what `score` found of a split by method, into the run's scores.json.
+    def record(self, split: str = "", found: Mapping[str, dict[str, Any]] | None = None) -> list[str]:
+        """Write the tuned settings, and scores of a split, to the run's scores.json.
 
-        What other processes have written there meanwhile stays. Refused while the run is trained, and where
-        its weights are no longer those that were scored.
+        Scores that other processes have written in the meantime are kept. Raises if the run is being trained,
+        or has been trained since it was opened.
+
+        Args:
+            split: the split that was scored.
+            found: by method, what `score` returned.
 
         Returns:
-            The methods whose score on record stays because it is in more bits.
+            The methods whose recorded score was kept, because it was computed in a higher precision.
         """
         if found:
             check_choice("split", split, SPLITS)
         for method in found or ():
-            check_choice("method", method, ("static", *SETTINGS))
-        with locked(self.run.path, PATIENCE):
+            check_choice("method", method, METHODS)
+        with locked(self.run.path, LOCK_TIMEOUT):
             if saved_numbers(self.run.checkpoints) != self.checkpoints:
-                raise PRUError(f"the run in {self.run.path} was trained meanwhile: its weights may be others")
+                raise PRUError(
+                    f"the run in {self.run.path} has been trained further since it was opened; open it again"
+                )
             self.scores = read_again(self.scores, self.run.path)
             for method, tuning in self.tuned.items():
                 self.scores.note_tuning(method, tuning)
             items = (found or {}).items()
-            stay = [method for method, value in items if not self.scores.note(method, split, value)]
+            kept = [method for method, value in items if not self.scores.note(method, split, value)]
             save_scores(self.scores, self.run.path)
-        return stay
+        return kept

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_pru.errors import PRUError, check_not_negative, check_positive, check_probability
 from torch_pru.lm.data.text import EOS
 from torch_pru.lm.data.vocabulary import Vocabulary
-from torch_pru.lm.evaluation.mode import evaluating
+from torch_pru.lm.evaluation.static import eval_mode
 from torch_pru.lm.evaluation.stepper import Stepper
 from torch_pru.lm.model import LanguageModel
 
@@ -132,7 +132,7 @@ class _Reader:
     def read(self, tokens: Tensor) -> Tensor:
         """Go on by ``tokens`` (T,): log-probabilities (V,) of the word after them."""
         # The mode and no_grad are entered anew for each word: between two words the caller's hold.
-        with torch.no_grad(), evaluating(self.model):
+        with torch.no_grad(), eval_mode(self.model):
             hidden = self.model.hidden(tokens.to(self.state[0][0].device)[:, None], self.state, None)
             log_probabilities = self.model.log_probabilities(hidden.raw[-1, 0])
         self.state = hidden.state

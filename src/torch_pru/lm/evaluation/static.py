@@ -1,36 +1,37 @@
-"""Static evaluation: the perplexity of a model whose weights stay as they are."""
+"""Static evaluation: the perplexity of a model whose weights do not change."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torch_pru.errors import check_positive
 from torch_pru.lm.data.columns import columns
-from torch_pru.lm.evaluation.mode import evaluating
 from torch_pru.lm.model import LanguageModel
-
-Progress = Callable[[int, int], None]
-"""Called with the tokens scored so far and the tokens there are."""
+from torch_pru.lm.progress import ProgressCallback
 
 WINDOW = 1000
-"""Steps of one pass over a text."""
+"""Steps per pass."""
+
+MAX_LOGITS = 2**24
+"""Logits in memory at a time: 64 MiB in float32."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """What an evaluation found.
+    """The result of an evaluation.
 
     Attributes:
-        nll: mean negative log-likelihood of a token, in nats.
-        tokens: how many tokens were predicted and scored, each once.
-        seconds: how long it took.
+        nll: mean negative log-likelihood per token, in nats.
+        tokens: the number of predicted tokens.
+        seconds: how long the evaluation took.
 
     Example:
         >>> Score(nll=4.0, tokens=82429, seconds=12.0).perplexity
@@ -48,7 +49,7 @@ class Score:
 
 
 def perplexity(nll: float) -> float:
-    """exp(nll), infinite where that is too large for a float.
+    """exp(nll), infinite if that is too large for a float.
 
     Example:
         >>> perplexity(0.0), perplexity(1000.0), perplexity(math.nan)
@@ -57,22 +58,22 @@ def perplexity(nll: float) -> float:
     return math.inf if nll >= 700 else math.exp(nll)
 
 
-def in_digits(perplexity: float) -> str:
-    """A perplexity to be read: two decimals, or four digits of one so large that they say nothing.
+def format_perplexity(perplexity: float) -> str:
+    """A perplexity with two decimals, or with four digits if it is very large.
 
     Example:
-        >>> in_digits(61.234), in_digits(1e290)
+        >>> format_perplexity(61.234), format_perplexity(1e290)
         ('61.23', '1e+290')
     """
     return f"{perplexity:.2f}" if perplexity < 1e6 else f"{perplexity:.4g}"
 
 
-class Scored(NamedTuple):
-    """A window after its pass: n = T * B predictions, time first."""
+class WindowScores(NamedTuple):
+    """The predictions in one window: n = T * B, time first."""
 
     hidden: Tensor  # (n, E)
     targets: Tensor  # (n,)
-    nll: Tensor  # (n,) float32 at least
+    nll: Tensor  # (n,) at least float32
 
 
 def score(
@@ -81,78 +82,98 @@ def score(
     *,
     batch: int = 1,
     window: int = WINDOW,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Score:
-    """Perplexity of ``ids`` under ``model``, on the device the model is on.
+    """Perplexity of a text, on the device of the model.
 
-    The state is carried through, so the window changes only memory and speed, not the number. At
-    batch 1 every token but the first is scored: N - 1 of N. A larger batch cuts the text into
-    columns, each begun without context, and drops the remainder: quicker, a little pessimistic, and
-    meant to steer training. (The AWD-LSTM code divides by N instead and so flatters itself by 0.03
-    on PTB's validation set at batch 10.)
+    The recurrent state is carried from window to window, so ``window`` affects memory and speed but not the
+    result. At batch 1 every token but the first is scored. A larger batch cuts the text into columns, each of
+    which starts without context, and drops the remainder: faster and slightly pessimistic, meant for
+    decisions during training. (The AWD-LSTM code divides by N instead of N - 1 tokens per column, which
+    lowers PTB's validation perplexity at batch 10 by 0.03.)
 
     Args:
-        model: the language model; it is evaluated without dropout and left in the mode it was in.
-        ids: (N,) token ids.
-        batch: columns read side by side; reported scores are at 1.
-        window: steps of one pass.
+        model: the language model, evaluated without dropout; its training mode is left unchanged.
+        ids: (N,) the text.
+        batch: columns that are read in parallel; reported scores use 1.
+        window: steps per pass.
         progress: called after each window.
-
-    Example:
-        >>> from torch_pru.lm.run import RunFolder                          # doctest: +SKIP
-        >>> run = RunFolder.open("runs/quickstart-1")                       # doctest: +SKIP
-        >>> score(run.model(), corpus.test).perplexity                      # doctest: +SKIP
-        96.4
     """
     start = time.perf_counter()
     total: Tensor | None = None
     tokens = 0
-    for scored in scored_windows(model, ids, batch=batch, window=window, progress=progress):
-        # float64 on the device: 245,568 float32 terms would lose digits, and .item() would wait.
-        part = scored.nll.sum(dtype=torch.float64)
+    for scores in score_windows(model, ids, batch=batch, window=window, progress=progress):
+        # A float64 sum on the device: exact enough for 245,568 terms, and without synchronizing.
+        part = scores.nll.sum(dtype=torch.float64)
         total = part if total is None else total + part
-        tokens += len(scored.nll)
-    assert total is not None  # columns() refuses a text without a prediction
+        tokens += len(scores.nll)
+    assert total is not None  # columns() raises if there is nothing to predict
     return Score(total.item() / tokens, tokens, time.perf_counter() - start)
 
 
 @torch.no_grad()
-def scored_windows(
+def score_windows(
     model: LanguageModel,
     ids: Tensor,
     *,
     batch: int,
     window: int,
-    progress: Progress | None = None,
-) -> Iterator[Scored]:
-    """Walk over ``ids`` (N,) and yield each window's hidden states, targets and losses."""
+    progress: ProgressCallback | None = None,
+) -> Iterator[WindowScores]:
+    """Yield hidden states, targets and losses of ``ids`` (N,), window by window."""
     check_positive("window", window)
-    text = text_columns(model, ids, batch)
+    text = columns(ids, batch)
+    device = model.embedding.weight.device
     steps = len(text) - 1
-    with evaluating(model):
+    with eval_mode(model):
         state = model.initial_state(batch)
         for start in range(0, steps, window):
             stop = min(start + window, steps)
-            hidden = model.hidden(text[start:stop], state, None)
+            rows = text[start : stop + 1].to(device, torch.int64)
+            hidden = model.hidden(rows[:-1], state, None)
             state = hidden.state
             flat = hidden.raw.flatten(0, 1)
-            targets = text[start + 1 : stop + 1].flatten()
-            yield Scored(flat, targets, losses(model, flat, targets))
+            targets = rows[1:].flatten()
+            yield WindowScores(flat, targets, losses(model, flat, targets))
             if progress is not None:
                 progress(stop * batch, steps * batch)
 
 
 def text_columns(model: LanguageModel, ids: Tensor, batch: int) -> Tensor:
-    """``ids`` (N,) as (T, B) int64 columns on the model's device; T is at least 2, or it is refused."""
-    device = next(model.parameters()).device
-    return columns(ids, batch).to(device=device, dtype=torch.int64)
+    """``ids`` (N,) as (T, B) int64 columns on the model's device."""
+    return columns(ids, batch).to(model.embedding.weight.device, torch.int64)
 
 
 def losses(model: LanguageModel, hidden: Tensor, targets: Tensor) -> Tensor:
-    """``model.nll`` of ``hidden`` (n, E) in pieces, so that the logits never take much memory."""
-    rows = max(1, LOGITS // model.logits_per_token)
+    """``model.nll`` of ``hidden`` (n, E), computed in pieces to bound the memory of the logits."""
+    rows = max(1, MAX_LOGITS // model.logits_per_token)
     pieces = [model.nll(h, t) for h, t in zip(hidden.split(rows), targets.split(rows), strict=True)]
     return torch.cat(pieces)
 
 
-LOGITS = 2**24  # logits held at once: 64 MiB in float32
+@contextmanager
+def eval_mode(model: nn.Module, *, gradients: bool = False) -> Iterator[None]:
+    """Inside this context the model is in evaluation mode; afterwards every module is in its previous mode.
+
+    With ``gradients=True``, ``nn.LSTM`` layers stay in training mode, because cuDNN cannot compute gradients
+    in evaluation mode. Those of a language model have no dropout, so the results are the same.
+
+    Example:
+        >>> model = nn.Dropout(0.5)
+        >>> with eval_mode(model):
+        ...     model.training
+        False
+        >>> model.training
+        True
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        if gradients:
+            for module in model.modules():
+                if isinstance(module, nn.LSTM):
+                    module.training = True
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch_pru import PRU, GroupedLinear, PyramidalTransform
 from torch_pru.cell import PRUCell
 from torch_pru.lm.evaluation.fused import FusedModel, can_fuse, cells_of
-from torch_pru.lm.evaluation.replay import Replayed, can_replay, on_device
+from torch_pru.lm.graphs import GraphedFunction, can_capture, on_device
 from torch_pru.lm.model import LanguageModel, State, flat
 from torch_pru.lm.softmax import Softmax, full_precision
 from torch_pru.ops.products import SIXTEEN_BITS, is_unit_major, product_dtype
@@ -59,7 +59,7 @@ class Stepper:
         with _exactly_on(self.device):
             self.model = frozen(model, self.dtype)
         if graph is None:
-            graph = can_replay(model)
+            graph = can_capture(model)
         self.wide = torch.promote_types(self.dtype, torch.float32)
         self.state = self._initial_state()
         self.scores = torch.zeros(1, model.vocabulary_size, device=self.device, dtype=self.wide)
@@ -67,7 +67,7 @@ class Stepper:
         self.fused = FusedModel(self.model, self.offset) if can_fuse(self.model) else None
         self.token = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.words = torch.zeros(CHUNK, 1, dtype=torch.int64, device=self.device)
-        self._read_token, self._find_words = Replayed(graph), Replayed(graph)
+        self._read_token, self._find_words = GraphedFunction(graph), GraphedFunction(graph)
 
     @torch.no_grad()
     def read(self, tokens: Tensor) -> Tensor:

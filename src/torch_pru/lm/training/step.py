@@ -7,11 +7,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_pru.lm.dropout import Masks
-from torch_pru.lm.model import LanguageModel, State
+from torch_pru.lm.graphs import GraphCache
+from torch_pru.lm.model import LanguageModel, State, flat
+from torch_pru.lm.precision import LossScale, autocast
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD, NonFiniteCheck
 from torch_pru.lm.training.penalties import penalties
-from torch_pru.lm.training.precision import LossScale, computing
 from torch_pru.ops.lookup import add_rows
 
 
@@ -59,7 +60,7 @@ class TrainingStep:
             processes, 0-d on the device.
         """
         vectors = F.embedding(tokens, self.model.embedding.weight.detach()).requires_grad_()
-        with computing(self.precision, tokens.device):
+        with autocast(self.precision, tokens.device):
             hidden = self.model.hidden(tokens, state, self.masks, vectors)
             entropy = self.model.nll(hidden.dropped, targets, self.masks).mean()
         loss = entropy + penalties(hidden, self.model.regularisation)
@@ -89,3 +90,38 @@ class TrainingStep:
             parameter.grad = gradient
             if parameter is self.model.embedding.weight:
                 add_rows(gradient, tokens.flatten(), rows.flatten(0, 1))
+
+
+class GraphedStep:
+    """A :class:`TrainingStep` that is captured as a CUDA graph for each length of window.
+
+    Args:
+        step: what to capture.
+        text: (T_total, B), the columns of the training text, on the device.
+    """
+
+    def __init__(self, step: TrainingStep, text: Tensor) -> None:
+        self.step = step
+        self.text = text
+        self.state: State = step.model.initial_state(text.shape[1])
+        self.loss = torch.zeros((), device=text.device)
+        self.first_row = torch.zeros((), dtype=torch.int64, device=text.device)
+        self.rows = torch.arange(len(text), device=text.device)
+        self.graphs = GraphCache(text.device, step.masks.generator)
+
+    def __call__(self, first: int, length: int, state: State) -> tuple[State, Tensor]:
+        """Train on the window of ``length`` rows that starts at row ``first``, as ``TrainingStep`` does.
+
+        The next call overwrites the state and the loss that this one returns.
+        """
+        self.first_row.fill_(first)
+        if state is not self.state:
+            torch._foreach_copy_(flat(self.state), flat(state))
+        averaging = self.step.optimizer.averages is not None
+        self.graphs((length, averaging), lambda: self._run(length))
+        return self.state, self.loss
+
+    def _run(self, length: int) -> None:
+        window = self.text[self.rows[: length + 1] + self.first_row]
+        state, loss = self.step(window[:-1], window[1:], self.state)
+        torch._foreach_copy_([*flat(self.state), self.loss], [*flat(state), loss])

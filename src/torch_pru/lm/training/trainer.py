@@ -17,19 +17,18 @@ from torch_pru.lm.checkpoint import Checkpoint, save_checkpoint
 from torch_pru.lm.config import Config
 from torch_pru.lm.data.corpus import Corpus
 from torch_pru.lm.dropout import Masks
-from torch_pru.lm.evaluation.replay import can_replay
 from torch_pru.lm.evaluation.static import perplexity, score
+from torch_pru.lm.graphs import can_capture
 from torch_pru.lm.model import LanguageModel
+from torch_pru.lm.precision import autocast, check_precision, weight_dtype
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training.distributed import World
-from torch_pru.lm.training.graphs import GraphedStep
 from torch_pru.lm.training.journal import Journal
 from torch_pru.lm.training.optimizer import AveragedSGD
-from torch_pru.lm.training.precision import check_precision, computing, weight_dtype
 from torch_pru.lm.training.progress import Progress
 from torch_pru.lm.training.schedule import Decision, Schedule
 from torch_pru.lm.training.signals import Interrupted, StopRequest
-from torch_pru.lm.training.step import TrainingStep
+from torch_pru.lm.training.step import GraphedStep, TrainingStep
 from torch_pru.lm.training.windows import (
     check_length,
     column_starts,
@@ -146,7 +145,7 @@ class Trainer:
 
     def _captures(self) -> bool:
         """Whether steps are captured as CUDA graphs: in a single process, if the model allows it."""
-        return self.config.training.graphs and self.world.size == 1 and can_replay(self.model)
+        return self.config.training.graphs and self.world.size == 1 and can_capture(self.model)
 
     # ------------------------------------------------------------------------------------------- state
 
@@ -324,7 +323,7 @@ class Trainer:
         """Mean loss of the validation text at ``valid_batch`` columns, which is used for decisions only."""
         loss = 0.0
         if self.world.main:
-            with computing(self.config.training.precision, self.world.device):
+            with autocast(self.config.training.precision, self.world.device):
                 loss = score(self.model, self.valid, batch=self.config.training.valid_batch).nll
         return self.world.from_main(loss)
 

@@ -1,4 +1,4 @@
-"""In which precision products are computed, and what float16 needs besides."""
+"""The precision that a model computes in, and loss scaling for float16."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from torch import Tensor, nn
 
 from torch_pru.errors import PRUError
 
-AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def weight_dtype(precision: str) -> torch.dtype:
-    """What the weights are kept in: float32, also where products are in 16 bits."""
+    """The dtype of the weights: float32, also if matrix products are computed in 16 bits."""
     return torch.float64 if precision == "float64" else torch.float32
 
 
-def computing(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """The context that a forward pass runs in.
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """The autocast context for a precision; without effect for float32 and float64.
 
     Example:
-        >>> with computing("bfloat16", torch.device("cpu")):
+        >>> with autocast("bfloat16", torch.device("cpu")):
         ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
         torch.bfloat16
     """
-    dtype = AUTOCAST.get(precision)
+    dtype = AUTOCAST_DTYPES.get(precision)
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype)
 
 
 def check_precision(precision: str, device: torch.device, model: nn.Module) -> None:
-    """Refuse what PyTorch cannot compute, before the first step."""
+    """Raise if PyTorch cannot compute a model in this precision on this device."""
     lstm = any(isinstance(module, nn.LSTM) for module in model.modules())
     if precision == "float16" and device.type == "cpu" and lstm:
-        raise PRUError("precision='float16' has no nn.LSTM on a CPU; use bfloat16 or float32")
+        raise PRUError("precision='float16' is not supported by nn.LSTM on a CPU; use bfloat16 or float32")
 
 
 def usable_precision(precision: str, device: torch.device, model: nn.Module) -> str:
-    """``precision``, or float32 where PyTorch cannot compute in it: a model may come from another device."""
+    """``precision``, or float32 if PyTorch cannot compute the model in it on this device."""
     try:
         check_precision(precision, device, model)
     except PRUError:
