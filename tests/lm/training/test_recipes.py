@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,36 @@ def test_what_the_paper_reports_twice_is_one_run(prefix: str) -> None:
     assert settings("ablation-glt-pt") == setup_settings(sweep_cell(4, 4).setup(prefix))
     assert settings("ablation-glt-pt-grouped") == setup_settings(sweep_cell(4, 4, 4).setup(prefix))
     assert average != settings("ablation-lt-pt-no-residual")
+
+
+def test_parameter_counts_of_the_comparison() -> None:
+    """Arms of equal parameters are within half a percent of one another."""
+    for first, *others in (
+        [
+            "ptb-awd-pru-g4",
+            "ptb-awd-lstm-964",
+            "ptb-awd-pru-k1",
+            "ptb-awd-pru-k1-no-residual",
+            "ptb-awd-pru-g1",
+        ],
+        ["wt2-awd-pru-g4", "wt2-awd-lstm-964"],
+    ):
+        wanted = counts(load_recipe(first)).total
+        for name in others:
+            assert counts(load_recipe(name)).total == pytest.approx(wanted, rel=0.005), name
+    for width in (1150, 1400):
+        sizes = {"unit": "lstm", "hidden": f"[{width}, {width}, 400]"}
+        lstm = counts(load_recipe("ptb-awd-lstm", sizes)).recurrent
+        assert counts(load_recipe(f"ptb-awd-lstm-{width}")).recurrent == lstm
+
+
+@pytest.mark.parametrize("file", ["results/PLAN.md", "RESULTS.md"])
+def test_commands_in_the_documents_name_recipes_that_exist(file: str) -> None:
+    text = (Path(__file__).parents[3] / file).read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = re.findall(r"pru train ((?:(?:ptb|wt2)-[\w-]+ *)+)", text)
+    names = {name for line in lines for name in line.split()}
+    assert len(names) > 15
+    assert names <= set(list_recipes())
 
 
 def test_every_row_is_there() -> None:
