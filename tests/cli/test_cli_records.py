@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import threading
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+import torch
 from command import invoke, pru, refusal, write_corpus
 
+from torch_pru import PRUError
 from torch_pru.cli.train import new_folders
+from torch_pru.lm.evaluation.scores import load_log_probabilities, load_scores
+from torch_pru.lm.results import keep
+from torch_pru.lm.run import RunFolder
 from torch_pru.lm.verify import accept
 
 
@@ -20,11 +27,65 @@ def test_sixteen_bits_do_not_replace_a_score_in_float32(run: Path, tmp_path: Pat
     pru("evaluate", copy, "--precision", "bfloat16")
     assert "bfloat16" in (copy / "scores.json").read_text()
     pru("evaluate", copy)
-    before = (copy / "scores.json").read_text()
-    assert "bfloat16" not in before
+    before = json.loads((copy / "scores.json").read_text())
+    assert before["results"]["static"]["valid"]["precision"] == "float32"
     _, _, said = invoke("evaluate", copy, "--precision", "bfloat16")
     assert "valid, static: the run keeps its score in float32, not this one in bfloat16" in said
-    assert (copy / "scores.json").read_text() == before
+    after = json.loads((copy / "scores.json").read_text())
+    assert after["results"] == before["results"]
+    assert [one["kept"] for one in after["history"]] == [True, True, False]
+
+
+def test_the_history_of_scores_is_only_added_to(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    pru("evaluate", copy)
+    pru("evaluate", copy, "--split", "test", "--cache")
+    first = json.loads((copy / "scores.json").read_text())
+    assert [(one["split"], one["method"]) for one in first["history"]] == [
+        ("valid", "static"),
+        ("test", "static"),
+        ("test", "cache"),
+    ]
+    for one in first["history"]:
+        assert one["weights"] == first["weights"]
+        assert one["perplexity"] == first["results"][one["method"]][one["split"]]["perplexity"]
+        assert datetime.fromisoformat(one["time"]).tzinfo is not None
+        assert "commit" in one
+        content = (copy / one["log_probabilities"]["file"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == one["log_probabilities"]["sha256"]
+    assert first["history"][2]["settings"]["window"] == 500
+    RunFolder.open(copy).forget_scores()  # as training does before it changes the weights
+    forgotten = load_scores(copy)
+    assert forgotten is not None
+    assert (forgotten.weights, forgotten.results, forgotten.history) == ("", {}, first["history"])
+    pru("evaluate", copy)
+    again = json.loads((copy / "scores.json").read_text())
+    assert again["history"][:3] == first["history"]
+    assert len(again["history"]) == 4
+    assert list(again["results"]) == ["static"]
+
+
+def test_log_probabilities_belong_to_the_score(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    assert load_log_probabilities(copy, "valid") is None
+    pru("evaluate", copy, "--dynamic")
+    for method in ("static", "dynamic"):
+        found = load_log_probabilities(copy, "valid", method)
+        scores = load_scores(copy)
+        assert found is not None
+        assert scores is not None
+        entry = scores.results[method]["valid"]
+        assert len(found) == entry["tokens"]
+        assert float(-found.double().mean()) == pytest.approx(entry["nll"], abs=1e-3)  # float16
+    kept = keep(copy, tmp_path / "kept")
+    again = load_log_probabilities(kept, "valid", "dynamic")
+    assert again is not None
+    assert torch.equal(again, found)
+    (copy / "logprobs-valid-static.npz").write_bytes((copy / "logprobs-valid-dynamic.npz").read_bytes())
+    with pytest.raises(PRUError, match=r"logprobs-valid-static\.npz is not the file that belongs to scores"):
+        load_log_probabilities(copy, "valid")
+    (copy / "logprobs-valid-static.npz").unlink()
+    assert load_log_probabilities(copy, "valid") is None
 
 
 def test_what_is_kept_never_lands_on_its_source(run: Path, tmp_path: Path) -> None:

@@ -11,7 +11,13 @@ from typing import Any
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config, flat_settings, second_stage
-from torch_pru.lm.evaluation.scores import SIXTEEN_BITS, Scores, parse_scores
+from torch_pru.lm.evaluation.scores import (
+    LOG_PROBABILITIES_LIMIT,
+    SIXTEEN_BITS,
+    Scores,
+    is_log_probabilities,
+    parse_scores,
+)
 from torch_pru.lm.evaluation.tune import TOKENS
 from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFile
 from torch_pru.lm.paper import Setup
@@ -199,6 +205,13 @@ def keep(folder: str | Path, into: str | Path) -> Path:
         try:
             files.write(name, run.files.read(name, TEXT_LIMIT))
         except MissingFile:  # an earlier copy may have had it
+            files.remove(name)
+    for name in {
+        name for folder in (run.files, files) for name in folder.names() if is_log_probabilities(name)
+    }:
+        if run.files.has(name):
+            files.write(name, run.files.read(name, LOG_PROBABILITIES_LIMIT))
+        else:
             files.remove(name)
     return copy
 

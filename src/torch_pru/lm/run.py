@@ -205,8 +205,17 @@ class RunFolder:
         )
 
     def forget_scores(self) -> None:
-        """Remove the scores of earlier weights, which training is about to change."""
-        self.files.remove("scores.json")
+        """Remove the scores of weights that training is about to change. Their history stays."""
+        try:
+            content = unseal(self.files.read("scores.json", TEXT_LIMIT), self.path / "scores.json")
+            history = content.get("history")
+        except PRUError:  # missing or damaged
+            history = None
+        if history:
+            empty = {"weights": "", "parameters": {}, "results": {}, "tuning": {}, "history": history}
+            self.files.write("scores.json", seal(empty))
+        else:
+            self.files.remove("scores.json")
 
     def write_environment(self, device: torch.device, processes: int) -> None:
         """Note where the run works: versions, commit, device, seed."""

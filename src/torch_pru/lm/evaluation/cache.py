@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from torch_pru.errors import check_not_negative, check_positive, check_probability
-from torch_pru.lm.evaluation.static import Score, WindowScores, score_windows
+from torch_pru.lm.evaluation.static import Score, WindowScores, score_of, score_windows
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.progress import ProgressCallback
 
@@ -78,13 +78,9 @@ def score_cache(
         progress: called after each window.
     """
     start = time.perf_counter()
-    total = torch.zeros((), dtype=torch.float64, device=next(model.parameters()).device)
-    tokens = 0
     windows = score_windows(model, ids, batch=1, window=QUERIES, progress=progress)
-    for scores in look_up_windows(windows, settings.theta, settings.window):
-        total += mix(scores, settings.mixture).sum(dtype=torch.float64)
-        tokens += len(scores.nll)
-    return Score(total.item() / tokens, tokens, time.perf_counter() - start)
+    found = look_up_windows(windows, settings.theta, settings.window)
+    return score_of(torch.cat([mix(scores, settings.mixture) for scores in found]), start)
 
 
 def mix(scores: CacheScores, mixture: float) -> Tensor:

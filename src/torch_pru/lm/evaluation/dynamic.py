@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError, check_not_negative, check_positive
-from torch_pru.lm.evaluation.static import Score, eval_mode, text_columns
+from torch_pru.lm.evaluation.static import Score, eval_mode, score_of, text_columns
 from torch_pru.lm.evaluation.update import make_update
 from torch_pru.lm.graphs import GraphedFunction, can_capture, on_device
 from torch_pru.lm.model import Hidden, LanguageModel, State, flat
@@ -167,8 +167,7 @@ class DynamicEvaluation:
         self.adaptation.prepare(settings)
         try:
             self.reader.read(progress)
-            tokens = len(self.reader.text) - 1
-            return Score(self.reader.total.item() / tokens, tokens, time.perf_counter() - start)
+            return score_of(self.reader.losses.flatten(), start)
         finally:
             self.adaptation.undo()
 
@@ -221,7 +220,7 @@ class SegmentReader:
             addresses do not change, and not synchronize.
 
     Attributes:
-        total: 0-d float64, the sum of all losses of the last ``read``.
+        losses: (T - 1, B), the loss of every token in the last ``read``.
     """
 
     def __init__(
@@ -230,7 +229,12 @@ class SegmentReader:
         check_positive("segment", segment)
         self.model, self.text, self.segment, self.on_gradients = model, text, segment, on_gradients
         self.state = model.initial_state(text.shape[1])
-        self.total = torch.zeros((), dtype=torch.float64, device=text.device)
+        is_double = next(model.parameters()).dtype == torch.float64
+        self.losses = torch.zeros(
+            (len(text) - 1, text.shape[1]),
+            dtype=torch.float64 if is_double else torch.float32,
+            device=text.device,
+        )
         self.first_row = torch.zeros((), dtype=torch.int64, device=text.device)
         self.rows = torch.arange(segment, device=text.device)
         self._graphed = GraphedFunction(can_capture(model))
@@ -256,7 +260,7 @@ class SegmentReader:
 
     @torch.no_grad()
     def _rewind(self) -> None:
-        self.total.zero_()
+        self.losses.zero_()
         self.first_row.zero_()
         torch._foreach_zero_(flat(self.state))
 
@@ -265,7 +269,7 @@ class SegmentReader:
         rows = self.rows[:length] + self.first_row
         nll, gradients, hidden = read_segment(self.model, self.text[rows], self.text[rows + 1], self.state)
         with torch.no_grad():
-            self.total += nll.sum(dtype=torch.float64)
+            self.losses.index_copy_(0, rows, nll.detach().view(length, -1).to(self.losses.dtype))
             self.first_row += length
             torch._foreach_copy_(flat(self.state), flat(hidden.state))
             self.on_gradients(gradients, nll.numel())

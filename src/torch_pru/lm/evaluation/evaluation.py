@@ -18,7 +18,14 @@ from torch_pru.lm.data.sources import SPLITS
 from torch_pru.lm.device import choose_device, device_name
 from torch_pru.lm.evaluation.cache import score_cache
 from torch_pru.lm.evaluation.dynamic import GradientStatistics, gradient_statistics, score_dynamic
-from torch_pru.lm.evaluation.scores import SETTINGS, entry, read_again, save_scores, scores_for
+from torch_pru.lm.evaluation.scores import (
+    SETTINGS,
+    entry,
+    read_again,
+    save_log_probabilities,
+    save_scores,
+    scores_for,
+)
 from torch_pru.lm.evaluation.static import score
 from torch_pru.lm.evaluation.tune import TOKENS, Tuning, tune_cache, tune_dynamic
 from torch_pru.lm.precision import autocast, check_precision
@@ -62,6 +69,7 @@ class Evaluation:
         check_precision(precision, self.device, self.model)
         self.scores = scores_for(self.model, run.path, run.inputs_digest())
         self.tuned: dict[str, Tuning[Any]] = {}
+        self.losses: dict[str, Tensor] = {}  # of the last text that each method scored
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -122,6 +130,8 @@ class Evaluation:
                 found = score_cache(self.model, ids, settings, progress=progress)
             else:
                 found = score(self.model, ids, batch=batch, progress=progress)
+        if found.losses is not None:
+            self.losses[method] = found.losses
         # Autocast does not apply to float64.
         is_double = next(self.model.parameters()).dtype == torch.float64
         return entry(found, device_name(self.device), "float64" if is_double else self.precision, settings)
@@ -151,7 +161,16 @@ class Evaluation:
             self.scores = read_again(self.scores, self.run.path)
             for method, tuning in self.tuned.items():
                 self.scores.note_tuning(method, tuning)
-            items = (found or {}).items()
-            kept = [method for method, value in items if not self.scores.note(method, split, value)]
+            kept = [method for method, value in (found or {}).items() if not self._note(method, split, value)]
             save_scores(self.scores, self.run.path)
+        return kept
+
+    def _note(self, method: str, split: str, found: dict[str, Any]) -> bool:
+        """Record a score, with the log-probabilities of its tokens if it is the one that counts."""
+        kept = self.scores.note(method, split, found)
+        more: dict[str, Any] = {"kept": kept}
+        losses = self.losses.get(method)
+        if kept and losses is not None and len(losses) == found["tokens"]:
+            more["log_probabilities"] = save_log_probabilities(losses, self.run.path, split, method)
+        self.scores.log(method, split, found, **more)
         return kept

@@ -1,16 +1,23 @@
 """``scores.json`` of a run folder: what its final weights scored, and the settings that were tuned.
 
-Small and without weights, so that it can be kept with the results; reports read it and nothing else.
+Small and without weights, so that it can be kept with the results; reports read it and nothing else. Beside
+it are the log-probabilities of all tokens of a scored text, one file per split and method.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.evaluation.cache import CacheSettings
@@ -19,11 +26,14 @@ from torch_pru.lm.evaluation.static import Score
 from torch_pru.lm.evaluation.tune import Tuning
 from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFile
 from torch_pru.lm.model import LanguageModel, parameter_counts
+from torch_pru.lm.run import commit
 from torch_pru.lm.seal import seal, unseal
 
 FILE = "scores.json"
 SETTINGS = {"dynamic": DynamicSettings, "cache": CacheSettings}
 """The adaptive methods and the class of their settings."""
+
+LOG_PROBABILITIES_LIMIT = 1 << 30
 
 SIXTEEN_BITS = ("bfloat16", "float16")
 """Precisions whose scores give way to others."""
@@ -41,6 +51,9 @@ class Scores:
         results: method ("static", "dynamic", "cache") to split to perplexity, nll, tokens, seconds,
             device, precision and settings.
         tuning: method to its best settings on validation, every try, and how many tokens each read.
+        history: every score of a split, oldest first, those of earlier weights included: time, commit,
+            weights, split, method, what `entry` has, and whether it was kept as the score of the run. Entries
+            are added and never changed.
 
     Example:
         >>> results = {"static": {"test": entry(Score(4.0, 82429, 12.0), "cpu")}}
@@ -54,6 +67,7 @@ class Scores:
     results: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     tuning: dict[str, dict[str, Any]] = field(default_factory=dict)
     inputs: str = ""
+    history: list[dict[str, Any]] = field(default_factory=list)
 
     def perplexity(self, method: str, split: str) -> float | None:
         """The perplexity on record, or None."""
@@ -68,6 +82,12 @@ class Scores:
         if not worse:
             kept[split] = found
         return not worse
+
+    def log(self, method: str, split: str, found: Mapping[str, Any], **more: Any) -> None:
+        """Add a score to the history."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        about = {"time": now, "commit": commit(), "weights": self.weights, "split": split, "method": method}
+        self.history.append({**about, **found, **more})
 
     def note_tuning(self, method: str, tuning: Tuning[Any]) -> None:
         """Keep the best settings, which `settings` gives from then on, and every try."""
@@ -94,7 +114,8 @@ def entry(
         {'perplexity': 1.0, 'nll': 0.0, 'tokens': 10, 'seconds': 0.1, 'device': 'cpu', 'precision': 'float32'}
     """
     where = {"device": device, "precision": precision}
-    values: dict[str, Any] = {"perplexity": score.perplexity, **dataclasses.asdict(score), **where}
+    numbers = {"nll": score.nll, "tokens": score.tokens, "seconds": score.seconds}
+    values: dict[str, Any] = {"perplexity": score.perplexity, **numbers, **where}
     return values if settings is None else {**values, "settings": dataclasses.asdict(settings)}
 
 
@@ -134,6 +155,8 @@ def check_shape(scores: Scores) -> None:
             numbers_of(place, {"perplexity": object_of(place, found).get("perplexity")})
             if method in SETTINGS:
                 numbers_of(f"{place}.settings", found.get("settings"))
+    if not isinstance(scores.history, list) or not all(isinstance(one, dict) for one in scores.history):
+        raise TypeError("history is not a list of objects")
     for method, tuning in object_of("tuning", scores.tuning).items():
         best = numbers_of(f"tuning.{method}.best", object_of(f"tuning.{method}", tuning).get("best"))
         if method in SETTINGS:
@@ -165,9 +188,11 @@ def scores_for(model: LanguageModel, folder: str | Path, inputs: str = "") -> Sc
 def read_again(scores: Scores, folder: str | Path) -> Scores:
     """What a folder has by now of the weights and inputs of ``scores``."""
     found = load_scores(folder)
-    if found is not None and found.weights == scores.weights and found.inputs in ("", scores.inputs):
+    if found is None:
+        return Scores(scores.weights, scores.parameters, inputs=scores.inputs)
+    if found.weights == scores.weights and found.inputs in ("", scores.inputs):
         return dataclasses.replace(found, inputs=scores.inputs)
-    return Scores(scores.weights, scores.parameters, inputs=scores.inputs)
+    return Scores(scores.weights, scores.parameters, inputs=scores.inputs, history=found.history)
 
 
 def save_scores(scores: Scores, folder: str | Path) -> None:
@@ -182,3 +207,56 @@ def digest(model: LanguageModel) -> str:
         total.update(name.encode())
         total.update(value.detach().cpu().contiguous().numpy().tobytes())
     return total.hexdigest()
+
+
+def log_probabilities_file(split: str, method: str) -> str:
+    """The file with the log-probabilities of the tokens of a split.
+
+    Example:
+        >>> log_probabilities_file("test", "static")
+        'logprobs-test-static.npz'
+    """
+    return f"logprobs-{split}-{method}.npz"
+
+
+def is_log_probabilities(name: str) -> bool:
+    """Whether a file of a run folder has this name.
+
+    Example:
+        >>> is_log_probabilities("logprobs-test-static.npz"), is_log_probabilities("run.json")
+        (True, False)
+    """
+    return name.startswith("logprobs-") and name.endswith(".npz")
+
+
+def save_log_probabilities(losses: Tensor, folder: str | Path, split: str, method: str) -> dict[str, str]:
+    """Write the log-probabilities of all tokens of a text, in float16, compressed.
+
+    Returns:
+        Name and SHA-256 of the file.
+    """
+    content = io.BytesIO()
+    numpy.savez_compressed(content, log_probabilities=(-losses).to(torch.float16).numpy())
+    name = log_probabilities_file(split, method)
+    Folder(Path(folder)).write(name, content.getvalue())
+    return {"file": name, "sha256": hashlib.sha256(content.getvalue()).hexdigest()}
+
+
+def load_log_probabilities(folder: str | Path, split: str, method: str = "static") -> Tensor | None:
+    """The log-probabilities (N - 1,) of the tokens of a split, in float32; None if they were not kept.
+
+    They must belong to the scores: the file's digest is that of the last score of this split and method.
+    """
+    scores, name = load_scores(folder), log_probabilities_file(split, method)
+    logged = [one for one in (scores.history if scores else []) if one.get("split") == split]
+    logged = [one for one in logged if one.get("method") == method and one.get("kept")]
+    if not logged or "log_probabilities" not in logged[-1]:
+        return None
+    try:
+        content = Folder(Path(folder)).read(name, LOG_PROBABILITIES_LIMIT)
+    except MissingFile:
+        return None
+    if hashlib.sha256(content).hexdigest() != logged[-1]["log_probabilities"].get("sha256"):
+        raise PRUError(f"{Path(folder) / name} is not the file that belongs to {FILE}; score the text again")
+    with numpy.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return torch.from_numpy(arrays["log_probabilities"]).float()

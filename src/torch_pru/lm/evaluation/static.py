@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -32,6 +32,8 @@ class Score:
         nll: mean negative log-likelihood per token, in nats.
         tokens: the number of predicted tokens.
         seconds: how long the evaluation took.
+        losses: (tokens,) on the CPU, the negative log-likelihood of each token, in order; None if
+            the text was read in several columns.
 
     Example:
         >>> Score(nll=4.0, tokens=82429, seconds=12.0).perplexity
@@ -41,6 +43,7 @@ class Score:
     nll: float
     tokens: int
     seconds: float
+    losses: Tensor | None = field(default=None, repr=False, compare=False)
 
     @property
     def perplexity(self) -> float:
@@ -100,15 +103,21 @@ def score(
         progress: called after each window.
     """
     start = time.perf_counter()
-    total: Tensor | None = None
-    tokens = 0
-    for scores in score_windows(model, ids, batch=batch, window=window, progress=progress):
-        # A float64 sum on the device: exact enough for 245,568 terms, and without synchronizing.
-        part = scores.nll.sum(dtype=torch.float64)
-        total = part if total is None else total + part
-        tokens += len(scores.nll)
-    assert total is not None  # columns() raises if there is nothing to predict
-    return Score(total.item() / tokens, tokens, time.perf_counter() - start)
+    windows = score_windows(model, ids, batch=batch, window=window, progress=progress)
+    losses = torch.cat([scores.nll for scores in windows])
+    return score_of(losses, start, ordered=batch == 1)
+
+
+def score_of(losses: Tensor, start: float, *, ordered: bool = True) -> Score:
+    """The score of a text from the losses of all its tokens.
+
+    Args:
+        losses: (n,), float32 or wider. The sum is computed in float64.
+        start: when the evaluation started, by ``time.perf_counter``.
+        ordered: whether the losses are in the order of the text.
+    """
+    nll = losses.sum(dtype=torch.float64).item() / len(losses)
+    return Score(nll, len(losses), time.perf_counter() - start, losses.cpu() if ordered else None)
 
 
 @torch.no_grad()
