@@ -12,9 +12,15 @@ import torch_pru
 
 MODULES = sorted(module.name for module in pkgutil.walk_packages(torch_pru.__path__, "torch_pru."))
 
+EXTRAS = {"torch_pru.hf": "transformers"}
+"""Parts of the package that need another package."""
+
 
 @pytest.mark.parametrize("name", [name for name in MODULES if not name.endswith("__main__")])
 def test_examples(name: str) -> None:
+    for package, needed in EXTRAS.items():
+        if name.startswith(package):
+            pytest.importorskip(needed, reason=f"{package} needs {needed}")
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 

@@ -62,6 +62,7 @@ PARTS = (
     "lm.results",
     "lm.report",
     "lm",
+    "hf",
     "analysis",
     "cli",
     "__main__",

@@ -1,0 +1,36 @@
+"""``pru export``: a run for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torch_pru.cli.console import output
+from torch_pru.errors import PRUError, check_choice
+
+TARGETS = {"hf": "transformers"}
+"""The formats, and the package that each of them needs; the extra has the format's name."""
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; new or empty.")],
+    to: Annotated[str, typer.Option(help="hf: Hugging Face Transformers.")],
+) -> None:
+    """Write a run's best weights and vocabulary for another program."""
+    from importlib.util import find_spec
+
+    from torch_pru.lm.run import RunFolder
+
+    check_choice("--to", to, TARGETS)
+    if find_spec(TARGETS[to]) is None:
+        raise PRUError(f"--to {to} needs {TARGETS[to]}; pip install 'torch-pru[{to}]'")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise PRUError(f"{folder} is not an empty folder; name another one, or remove what is in it")
+    opened = RunFolder.open(run)
+    from torch_pru.hf.export import export_run
+
+    export_run(opened, folder)
+    output().print(f"written to {folder}", soft_wrap=True)
