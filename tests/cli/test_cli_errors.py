@@ -84,7 +84,7 @@ def test_the_readme_names_every_command() -> None:
         (["train", "--device", "tpu9"], "device='tpu9' cannot be used"),
         (["train", "--device", "meta"], "device='meta' cannot be used"),
         (["train", "ptb-pru-g4", "--seeds", "3"], "error: ptb-pru-g4: "),
-        (["train", "."], "text of your own is a setting: --set corpus=FOLDER"),
+        (["train", "."], "for text of your own use --text"),
         (["train", "--set", "corpus=a.txt"], "or a folder with train.txt, valid.txt and test.txt"),
         (["resume", "nowhere"], "there is no run in nowhere"),
         (["finetune", "nowhere"], "there is no run in nowhere"),

@@ -102,7 +102,7 @@ def test_finetuning_that_betters_nothing_says_so(run: Path, tmp_path: Path) -> N
     copy = shutil.copytree(run, tmp_path / "copy")
     shown = pru("finetune", copy, "--set", "learning_rate=20", "--set", "epochs=1", "--set", "clip=1")
     source = json.loads((copy / "metrics.jsonl").read_text().splitlines()[-1])["best_valid_loss"]
-    assert "before the first of 1" in shown
+    assert "(before the first epoch)" in shown
     lines = (tmp_path / "copy-finetuned" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["best_valid_loss"] == pytest.approx(source, abs=1e-6)
 
@@ -128,7 +128,7 @@ def test_a_folder_is_taken_at_once(tmp_path: Path) -> None:
 
 def test_a_mistake_leaves_no_folder(recipe: Path, tmp_path: Path) -> None:
     refusal("train", recipe, "--set", "corpus=nowhere", "--out", tmp_path / "runs")
-    assert not list((tmp_path / "runs").iterdir())
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_corpus_that_is_not_there_is_found_before_the_first_run(recipe: Path, tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_a_run_that_is_named_by_a_dot(run: Path, tmp_path: Path, monkeypatch: py
 def test_brackets_and_colons_in_a_path_are_printed(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "[bold]:smile:"
     _, shown, errors = invoke("train", recipe, "--out", out, "--set", "epochs=1")
-    assert f"training tiny (seed 1) into {out / 'tiny-1'}\n" in errors
+    assert f"run:    {out / 'tiny-1'} (seed 1)" in errors
     assert f"next: pru evaluate '{out / 'tiny-1'}'\n" in shown  # as a shell takes it
 
 

@@ -16,7 +16,7 @@ import torch
 from command import invoke as pru
 from command import write_recipe
 
-from torch_pru.cli import train as commands
+from torch_pru.cli import running as commands
 from torch_pru.cli import training_view
 from torch_pru.lm.config import Config, build_config
 from torch_pru.lm.recipe import load_recipe
@@ -97,7 +97,7 @@ def test_lines_name_their_run(recipe: Path, tmp_path: Path, monkeypatch: pytest.
     assert first == f"training 2 runs in {tmp_path / 'runs'}: tiny-1 (seed 1), tiny-2 (seed 2)"
     for name in ("tiny-1", "tiny-2"):
         own = [line for line in lines if line.startswith(f"{name}: epoch ")]
-        assert sum("valid" in line for line in own) == 2
+        assert sum("in validation" in line for line in own) == 2
         assert sum("tokens/s" in line for line in own) > 2
     assert all(line.startswith(("tiny-1: ", "tiny-2: ")) for line in lines)
 
@@ -129,7 +129,7 @@ def test_a_stop_says_what_was_not_begun(
     assert status == 130
     *_, saved, left = errors.splitlines()
     assert saved.endswith(f"go on with: pru resume {out / 'tiny-1'}")
-    assert left == f"not begun: {out / 'tiny-2'} (seed 2), {out / 'tiny-3'} (seed 3)"
+    assert left == f"not started: {out / 'tiny-2'} (seed 2), {out / 'tiny-3'} (seed 3)"
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,9 @@ def test_who_trains_at_once(
 
 
 AT_ONCE = """
-from torch_pru.cli import train
+from torch_pru.cli import running
 from torch_pru.cli.app import main
-train.share_a_gpu = lambda configs: True
+running.share_a_gpu = lambda configs: True
 main()
 """
 

@@ -42,7 +42,8 @@ def test_the_bar_fits_the_terminal(width: int) -> None:
         assert len(line.rstrip()) <= width
         assert "…" not in line
         assert "2:03 h left" in line
-    if width >= 80:
+    assert all("━━" in line for line in bars)
+    if width >= 90:
         assert all("━━━" in line and "9,123 tokens/s loss 4.50 perplexity 90.02" in line for line in bars)
 
 
@@ -52,7 +53,8 @@ def test_lines_where_there_is_no_terminal(dumb: bool, monkeypatch: pytest.Monkey
     text = shown(30, terminal=dumb, dumb=dumb)
     assert text.splitlines() == [
         "epoch 3/500: 9,123 tokens/s, loss 4.50, perplexity 90.02, 2:03 h left",
-        "epoch 3: train 90.02, valid 99.48 (best), averaged, 0 s",
+        "epoch 3 of 500: perplexity 90.02 in training, 99.48 in validation with averaged weights, "
+        "the best so far (0 s)",
         "epoch 4/500: 9,123 tokens/s, loss 4.50, perplexity 90.02, 2:03 h left",
     ]
 

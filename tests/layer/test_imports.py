@@ -46,6 +46,7 @@ PARTS = (
     "lm.dropout",
     "lm.softmax",
     "lm.model",
+    "lm.plan",
     "lm.precision",
     "lm.graphs",
     "lm.migration",

@@ -20,6 +20,7 @@ from torch_pru.cli import (
     generate,
     recipes,
     report,
+    resume,
     score,
     settings,
     train,
@@ -82,8 +83,8 @@ app = typer.Typer(
 
 for command in (
     train.train,
-    train.resume,
-    train.finetune,
+    resume.resume,
+    resume.finetune,
     evaluate.evaluate,
     generate.generate,
     score.score,

@@ -32,14 +32,11 @@ def data(
         ),
     ] = None,
     tokens: Annotated[str, typer.Option(metavar="KIND", help=TOKENS_HELP)] = "auto",
-    vocabulary: Annotated[
-        int | None,
-        typer.Option(min=3, metavar="N", help=VOCABULARY_HELP, show_default="10,000 to 30,000"),
-    ] = None,
+    vocabulary: Annotated[int, typer.Option(min=3, metavar="N", help=VOCABULARY_HELP)] = 10_000,
 ) -> None:
     """Get a corpus or prepare your text.
 
-    Prepared text is used by its name: pru train --set corpus=NAME. It is kept in $PRU_DATA, or in your cache
+    Prepared text is used by its name: pru train --corpus NAME. It is kept in $PRU_DATA, or in your cache
     folder. For a single run, pru train --text FILE does both steps.
 
     ptb and wikitext-2 must be the published text, byte for byte.
@@ -59,7 +56,7 @@ def data(
     text = prepared(source, name, tokens, vocabulary)
     for line in description(text):
         console.print(line, soft_wrap=True)
-    console.print(f"next: pru train --set corpus={name}", soft_wrap=True)
+    console.print(f"next: pru train --corpus {name}", soft_wrap=True)
 
 
 def published(name: str, source: list[Path]) -> None:
@@ -80,7 +77,7 @@ def published(name: str, source: list[Path]) -> None:
     console.print(f"{', '.join(counts)} tokens; {len(corpus.vocabulary):,} words", soft_wrap=True)
 
 
-def prepared(source: list[Path], name: str | None, tokens: str, vocabulary: int | None) -> PreparedText:
+def prepared(source: list[Path], name: str | None, tokens: str, vocabulary: int) -> PreparedText:
     """Prepare text under a bar."""
     from torch_pru.lm.data import prepare_text
 
@@ -93,14 +90,13 @@ def description(text: PreparedText) -> list[str]:
     from torch_pru.lm.data import TOKENIZERS
 
     files = text.sources[0] if len(text.sources) == 1 else f"{len(text.sources):,} files"
-    counts = ", ".join(f"{split} {text.tokens[split]:,}" for split in text.tokens)
-    lines = [
-        f"text: {files} ({in_bytes(text.size)}), split into {TOKENIZERS[text.tokenizer]}",
-        f"tokens: {counts}",
-        f"vocabulary: {text.types:,} different tokens; {text.unknown_share('valid'):.1%} of the validation "
-        f"text is not among them and becomes <unk>",
+    parts = {"train": "to train on", "valid": "for validation", "test": "for testing"}
+    counts = ", ".join(f"{text.tokens[split]:,} {use}" for split, use in parts.items())
+    return [
+        f"{files} ({in_bytes(text.size)}): {text.reason or f'split into {TOKENIZERS[text.tokenizer]}'}",
+        f"tokens: {counts}; {text.types:,} different ones; {text.unknown_share('valid'):.1%} of the "
+        f"validation part are rare and read as <unk>",
     ]
-    return [*lines, f"note: {text.reason}"] if text.reason else lines
 
 
 def in_bytes(size: int) -> str:

@@ -1,270 +1,236 @@
-"""``pru train``, ``pru resume`` and ``pru finetune``."""
+"""``pru train``: recipes, and text of one's own."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torch_pru.cli.checks import check_recipes, check_runs, opened_to_finetune, opened_to_resume
-from torch_pru.cli.console import messages, output, processes, rank
+from torch_pru.cli.checks import check_recipes
+from torch_pru.cli.console import messages, processes
+from torch_pru.cli.data import TOKENS_HELP, VOCABULARY_HELP, description, prepared
+from torch_pru.cli.running import Task, carry_out, new_folders
 from torch_pru.cli.settings import SET_HELP, parse_settings
+from torch_pru.errors import PRUError
 
 if TYPE_CHECKING:
     from torch_pru.lm.config import Config
     from torch_pru.lm.run import RunFolder
 
-Result = TypeVar("Result")
+STARTED = time.monotonic()  # --minutes counts from here
+MINUTES = 10.0  # for a text of one's own, unless said otherwise
+RESERVE = 5.0  # seconds at the end: writing, scores, and a sample
+
+Text = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATH", help="Your own text: files, a folder, or - for standard input."),
+]
+Name = Annotated[str | None, typer.Option(help="Name of the run folder.")]
+Minutes = Annotated[
+    float | None, typer.Option(min=0.1, help="Stop after this many minutes.", show_default="10 with --text")
+]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the training text.")]
+Unit = Annotated[str | None, typer.Option(help="pru or lstm.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the run folders go.")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...", show_default="auto")]
 
 
 def train(
     recipes: Annotated[
         list[str] | None, typer.Argument(metavar="RECIPE", help="Names (see pru recipes) or TOML files.")
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the run folders go.")] = Path("runs"),
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP),
+    text: Text = None,
+    corpus: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A corpus from pru data, or a folder of texts.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Short for --set seed=...")] = None,
+    tokens: Annotated[str, typer.Option(metavar="KIND", help=TOKENS_HELP)] = "auto",
+    vocabulary: Annotated[int, typer.Option(min=3, metavar="N", help=VOCABULARY_HELP)] = 10_000,
+    minutes: Minutes = None,
+    name: Name = None,
+    unit: Unit = None,
+    levels: Annotated[int | None, typer.Option(min=1, help="K, levels of the PRU's pyramid.")] = None,
+    groups: Annotated[int | None, typer.Option(min=1, help="g, groups of the PRU's context.")] = None,
+    epochs: Epochs = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Pieces of text read side by side.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the random numbers.")] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Train each recipe N times: seed, seed + 1, ...")
+        int, typer.Option(min=1, metavar="N", help="Train N times: with seed, seed + 1, ...")
     ] = 1,
-    device: Annotated[str | None, typer.Option(help="Short for --set device=...: cpu, cuda, ...")] = None,
+    device: Device = None,
+    out: Out = Path("runs"),
+    settings: Set = None,
 ) -> None:
-    """Train recipes into new run folders.
+    """Train a model on a text.
 
-    On a GPU several train at the same time, 16 at most; on a CPU and under torchrun one after the other.
+    Without any option, a small PRU learns the King James Bible in a few minutes, without a download.
 
-    Without a recipe: quickstart, minutes on two CPU cores, with a built-in text and no network.
+    With --text FILE, the text is split into a training, a validation and a test part, and the size of the
+    model and the number of epochs are chosen to suit the text, the machine and --minutes.
 
-    Ctrl-C saves; pru resume goes on.
+    With a RECIPE, the paper's models are trained. On a GPU several train at the same time, at most 16; on a
+    CPU one after the other.
+
+    Ctrl-C saves the run; pru resume continues it.
     """
-    from torch_pru.lm import training
+    given = {"unit": unit, "levels": levels, "groups": groups, "epochs": epochs, "batch": batch}
+    given |= {"seed": seed, "device": device, "corpus": corpus}
+    changes = parse_settings(settings)
+    changes |= {key: str(value) for key, value in given.items() if value is not None}
+    names, files = recipes_and_files(recipes or [], text or [])
+    if files:
+        if corpus is not None:
+            raise PRUError("--text and --corpus exclude each other: give the text or the name of a corpus")
+        changes["corpus"] = read_text_files(files, tokens, vocabulary)
+    loaded = [named_config(config, name) for config in chosen_configs(names, changes, minutes)]
+    check_recipes(loaded, texts=True)
+    configs = [with_seed(config, number) for config in loaded for number in range(seeds)]
+    start_training(configs, out, exact_name=name is not None and len(configs) == 1)
+
+
+def recipes_and_files(arguments: Sequence[str], text: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Tell recipes from text files: ``--text *.txt`` passes all files but the first as arguments."""
+    from torch_pru.lm.recipe import list_recipes
+
+    if not text:
+        return list(arguments), []
+    known = list_recipes()
+    files = [one for one in arguments if one not in known and not one.endswith(".toml")]
+    return [one for one in arguments if one not in files], [*text, *files]
+
+
+def read_text_files(files: Sequence[str], tokens: str, vocabulary: int) -> str:
+    """Prepare a user's text and say what was made of it; the name of the corpus."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(file) for file in files]
+        if "-" in files:
+            if len(files) > 1:
+                raise PRUError("--text -: standard input cannot be combined with files")
+            paths = [Path(folder) / "stdin.txt"]
+            with open(paths[0], "wb") as copy:
+                shutil.copyfileobj(sys.stdin.buffer, copy)
+        text = prepared(paths, None, tokens, vocabulary)
+    for line in description(text):
+        messages().print(line, soft_wrap=True)
+    return text.name
+
+
+def chosen_configs(names: list[str], changes: Mapping[str, str], minutes: float | None) -> list[Config]:
+    """The settings of the recipes named; without one, those that suit the text, or the quickstart's."""
     from torch_pru.lm.recipe import load_recipe
 
-    changes = parse_settings(settings)
-    changes |= {} if seed is None else {"seed": str(seed)}
-    changes |= {} if device is None else {"device": device}
-    loaded = [load_recipe(recipe, changes) for recipe in recipes or ["quickstart"]]
-    check_recipes(loaded, texts=len(loaded) * seeds > 1)  # a single run finds mistakes in its text at once
-    configs = [with_seed(config, number) for config in loaded for number in range(seeds)]
-    with new_folders(out, [config.name for config in configs]) as folders:
-        tasks = []
-        for config, folder in zip(configs, folders, strict=True):
-            title = f"training {config.name} (seed {config.training.seed}) into {folder}"
-            tasks.append(Task(folder, config, partial(training.train, config, folder), title))
-        carry_out(tasks, partial(training.train_together, configs, folders), "training")
+    if not names and changes.get("corpus", "king-james") != "king-james":
+        if processes() > 1:
+            raise PRUError("torchrun needs a RECIPE: settings that suit a text are measured by one process")
+        return [config_for_text(changes, minutes)]
+    configs = [load_recipe(name, changes) for name in names or ["quickstart"]]
+    if "unit" in changes:
+        say_what_is_dropped(names or ["quickstart"], changes)
+    limit = {} if minutes is None else {"minutes": seconds_to_train(minutes) / 60}
+    return [
+        dataclasses.replace(config, training=dataclasses.replace(config.training, **limit))
+        for config in configs
+    ]
+
+
+def config_for_text(changes: Mapping[str, str], minutes: float | None) -> Config:
+    """Settings that suit a text, the machine and the time given, with what the user asked for on top."""
+    from torch_pru.lm.config import PRU_SETTINGS, build_config
+    from torch_pru.lm.data import load_corpus
+    from torch_pru.lm.plan import plan_training
+    from torch_pru.lm.recipe import parse_overrides
+
+    corpus = load_corpus(changes["corpus"])
+    seconds = seconds_to_train(MINUTES if minutes is None else minutes)
+    plan = plan_training(
+        changes["corpus"],
+        tokens=len(corpus.train),
+        held_out=len(corpus.valid),
+        vocabulary_size=len(corpus.vocabulary),
+        seconds=seconds,
+        device=changes.get("device", "auto"),
+    )
+    values, wanted = dict(plan.settings), parse_overrides(changes)
+    if wanted.get("unit", "pru") != "pru":
+        values = {key: value for key, value in values.items() if key not in PRU_SETTINGS}
+    if "epochs" in wanted and minutes is None:
+        values["minutes"] = 0.0
+    name = Path(changes["corpus"]).name
+    return build_config(name.rpartition("-")[0] or name, values | wanted)
+
+
+def seconds_to_train(minutes: float) -> float:
+    """How much of the time given is left for training."""
+    return max(1.0, 60 * minutes - (time.monotonic() - STARTED) - RESERVE)
+
+
+def say_what_is_dropped(names: Sequence[str], changes: Mapping[str, str]) -> None:
+    """Say which settings of a PRU recipe an LSTM leaves out."""
+    from torch_pru.lm.config import pru_settings
+    from torch_pru.lm.recipe import load_recipe
+
+    if changes["unit"] == "pru":
+        return
+    for name in names:
+        if dropped := pru_settings(load_recipe(name).model):
+            settings = ", ".join(f"{key}={value}" for key, value in dropped.items())
+            messages().print(f"note: an LSTM has no {settings}; left out", soft_wrap=True)
+
+
+def named_config(config: Config, name: str | None) -> Config:
+    """The configuration under another name."""
+    return config if name is None else dataclasses.replace(config, name=name)
+
+
+def start_training(
+    configs: list[Config], out: Path, *, exact_name: bool = False, endings: bool = True
+) -> list[RunFolder]:
+    """Train each configuration into a new run folder; the runs that finished."""
+    from torch_pru.lm import training
+
+    with new_folders(out, [config.name for config in configs], exact=exact_name) as folders:
+        pairs = list(zip(configs, folders, strict=True))
+        headers = headers_of(pairs)
+        tasks = [
+            Task(folder, config, partial(training.train, config, folder), header)
+            for (config, folder), header in zip(pairs, headers, strict=True)
+        ]
+        return carry_out(
+            tasks, partial(training.train_together, configs, folders), "training", endings=endings
+        )
+
+
+def headers_of(runs: list[tuple[Config, Path]]) -> list[list[str]]:
+    """The header of each run, with the expected time where it can be measured, and a warning where needed."""
+    from torch_pru.cli.header import expected_seconds, header, long_run_warning
+    from torch_pru.lm.data import load_corpus
+    from torch_pru.lm.device import choose_device
+    from torch_pru.lm.plan import training_speed
+
+    read = cache(load_corpus)
+    speeds: dict[object, float | None] = {}
+    headers = []
+    for config, folder in runs:
+        corpus = read(config.data.corpus)
+        key = (config.model, config.training.batch, config.training.window, config.data.corpus)
+        if key not in speeds:
+            on_cpu = choose_device(config.training.device).type == "cpu"
+            speeds[key] = training_speed(config, len(corpus.vocabulary)) if on_cpu else None
+        lines = header(config, corpus, folder, speeds[key])
+        warning = long_run_warning(config, expected_seconds(config, corpus, speeds[key]))
+        headers.append(lines if warning is None else [*lines, f"warning: {warning}"])
+    return headers
 
 
 def with_seed(config: Config, number: int) -> Config:
     """The configuration of a recipe's run with this number, from 0."""
     training = dataclasses.replace(config.training, seed=config.training.seed + number)
     return dataclasses.replace(config, training=training)
-
-
-@dataclass(frozen=True)
-class Task:
-    """One run's share of a command: where it goes, its settings, what does it alone, and how that is said."""
-
-    folder: Path
-    config: Config
-    work: Callable[..., RunFolder]
-    title: str
-
-
-def carry_out(tasks: list[Task], together: Callable[..., list[RunFolder]], verb: str) -> None:
-    """At the same time on a GPU, else one after the other."""
-    if share_a_gpu([task.config for task in tasks]):
-        at_once(tasks, together, verb)
-    else:
-        in_sequence(tasks)
-
-
-def share_a_gpu(configs: list[Config]) -> bool:
-    """Whether runs train at the same time. On a CPU that gains nothing: they would share the cores."""
-    from torch_pru.lm.device import choose_device
-
-    if len(configs) == 1 or processes() > 1:
-        return False
-    devices = {choose_device(config.training.device) for config in configs}
-    return len(devices) == 1 and devices.pop().type == "cuda"
-
-
-def at_once(tasks: list[Task], together: Callable[..., list[RunFolder]], verb: str) -> None:
-    """All at the same time; those that finish have their ending even where others failed."""
-    from torch_pru.lm.training import RunsFailed
-
-    folders = [task.folder for task in tasks]
-    names = ", ".join(f"{task.folder.name} (seed {task.config.training.seed})" for task in tasks)
-    title = f"{verb} {len(folders)} runs in {folders[0].parent}: {names}"
-    try:
-        runs = watched(together, title, folders)
-    except RunsFailed as failed:
-        for run in failed.finished:
-            ending(run)
-        raise
-    for run in runs:
-        ending(run)
-
-
-def in_sequence(tasks: list[Task]) -> None:
-    """One after the other. One that fails does not stop the next."""
-    from torch_pru.lm.training import Failures, Interrupted
-
-    failures, finished = Failures(), []
-    for number, task in enumerate(tasks, start=1):
-        try:
-            run = watched(task.work, task.title)
-        except Interrupted:
-            if left := [f"{one.folder} (seed {one.config.training.seed})" for one in tasks[number:]]:
-                messages().print(f"not begun: {', '.join(left)}", soft_wrap=True)
-            raise
-        except Exception as error:
-            if processes() > 1:  # the others may be in the middle of it
-                raise
-            failures.add(task.folder, error)
-            if task is not tasks[-1]:
-                messages().print(f"failed: {failures.lines()[-1]}", soft_wrap=True)
-        else:
-            finished.append(run)
-            ending(run)
-    failures.raise_any(finished)
-
-
-def resume(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of interrupted runs.")],
-) -> None:
-    """Go on with interrupted runs.
-
-    Each from its last checkpoint; on a GPU several at the same time. A finished run is left as it is.
-    """
-    from torch_pru.lm import training
-    from torch_pru.lm.run import RunFolder
-
-    check_runs(runs, opened_to_resume)
-    opened = [RunFolder.open(run) for run in runs]
-    tasks = [
-        Task(run.path, run.config, partial(training.resume, run.path), f"resuming {run.path}")
-        for run in opened
-    ]
-    carry_out(tasks, partial(training.resume_together, [run.path for run in opened]), "resuming")
-
-
-def finetune(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of finished runs.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP),
-    ] = None,
-) -> None:
-    """Take finished runs further.
-
-    The paper's second stage, from each RUN into RUN-finetuned: rounds of averaged SGD, repeated while
-    validation improves. On a GPU several runs at the same time.
-
-    Settings are the run's, with what its recipe changes under [finetuning]; --set comes on top.
-    """
-    from torch_pru.lm import training
-    from torch_pru.lm.recipe import finetuning_settings
-    from torch_pru.lm.run import RunFolder
-    from torch_pru.lm.training.start import second_stage_folder
-
-    changes = parse_settings(settings)
-    check_runs(runs, partial(opened_to_finetune, overrides=changes))
-    sources = [RunFolder.open(run) for run in runs]
-    tasks = [
-        Task(
-            second_stage_folder(source.path),
-            finetuning_settings(source.config, changes),
-            partial(training.finetune, source.path, overrides=changes),
-            f"finetuning {source.path}",
-        )
-        for source in sources
-    ]
-    together = partial(training.finetune_together, [source.path for source in sources], changes)
-    carry_out(tasks, together, "finetuning")
-
-
-def watched(work: Callable[..., Result], title: str, folders: Sequence[Path] = ()) -> Result:
-    """Let ``work(progress=...)`` run under a live bar, or one for each of several run folders."""
-    from torch_pru.cli.training_view import TrainingView
-    from torch_pru.lm.training import Interrupted
-
-    console = messages()
-    console.print(title, soft_wrap=True)
-    try:
-        with TrainingView(console, folders) as view:
-            return work(progress=view)
-    except Interrupted as stop:
-        console.print(str(stop), soft_wrap=True)
-        raise
-
-
-def ending(run: RunFolder) -> None:
-    """What a finished run has come to, and what to do with it."""
-    from torch_pru.cli.quickstart import show_quickstart
-    from torch_pru.lm.evaluation.static import format_perplexity, perplexity
-    from torch_pru.lm.run import pru_command
-
-    if rank() != 0:
-        return
-    if run.config.data.corpus == "king-james":
-        show_quickstart(run)
-        return
-    console = output()
-    if epochs := run.epochs():  # none where metrics.jsonl is lost
-        lowest = epochs[-1]["best_valid_loss"]
-        best = f"at epoch {epoch}" if (epoch := run.best_epoch()) else "before the first"
-        console.print(
-            f"{run.path}: best validation perplexity {format_perplexity(perplexity(lowest))} {best} "
-            f"of {len(epochs)} (at batch {run.config.training.valid_batch}, which only steers)",
-            soft_wrap=True,
-        )
-    console.print(f"next: {pru_command('evaluate', run.path)}", soft_wrap=True)
-
-
-@contextmanager
-def new_folders(out: Path, names: Sequence[str]) -> Iterator[list[Path]]:
-    """For each name the first of ``name-1``, ``name-2``, ... that is free, made at once: another command that
-    starts now takes the next. Those that no run was begun in are removed at the end.
-
-    Under ``torchrun`` all processes must find the same ones free, so that none is made before they have met.
-    """
-    alone = processes() == 1
-    folders: list[Path] = []
-    for name in names:
-        number = 1
-        while (folder := out / f"{name}-{number}") in folders or not (take if alone else is_free)(folder):
-            number += 1
-        folders.append(folder)
-    try:
-        yield folders
-    finally:
-        for folder in folders if alone else ():
-            with suppress(OSError):  # a run's is not empty
-                folder.rmdir()
-
-
-def is_free(folder: Path) -> bool:
-    """Whether there is nothing of that name."""
-    return not folder.exists()
-
-
-def take(folder: Path) -> bool:
-    """Make the folder; False where there is something of that name."""
-    from torch_pru.lm.data.storage import make_folder, writing
-
-    make_folder(folder.parent)
-    with writing(folder):
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            return False
-    return True

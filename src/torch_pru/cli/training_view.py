@@ -1,4 +1,4 @@
-"""Runs as they are watched: a live bar for each on a terminal, plain lines where the output is piped."""
+"""The progress of runs: a live bar for each on a terminal, plain lines where the output is piped."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from torch_pru.lm.training import Progress
 
 FIELDS = ("speed", "loss", "perplexity", "left")
-LEAST = 24  # characters for what a narrow terminal shows of a run beside its name
+LEAST = 28  # characters for what a narrow terminal shows of a run beside its name
 
 
 class TrainingView:
-    """Shows what it is called with: tokens a second, loss, perplexity, time left; a line for each epoch.
+    """Shows the progress that it is called with: speed, loss, perplexity, time left, and a line per epoch.
 
     Args:
-        console: where; standard error unless said.
-        folders: of the runs, where there are several; each has a bar, and its lines begin with its name.
+        console: where to; standard error by default.
+        folders: of the runs, if there are several. Each has a bar, and its lines begin with its name.
 
     Example:
         >>> from torch_pru.lm.training import train, train_together         # doctest: +SKIP
@@ -59,7 +59,7 @@ class TrainingView:
         self.bars.stop()
 
     def __call__(self, progress: Progress, folder: Path | None = None) -> None:
-        """Take in a report of a trainer, of the run in ``folder`` where there are several."""
+        """Show a report of the trainer; ``folder`` says of which run, if there are several."""
         self.runs[folder](progress)
 
 
@@ -77,12 +77,14 @@ class RunView:
         self.prefix = f"{name}: " if name else ""
         self.label = label
         self.task = bars.add_task(f"{label}starting", total=None, speed="", loss="", perplexity="", left="")
-        self.started = self.last_line = time.monotonic()
+        self.epoch_started = self.last_line = time.monotonic()
 
     def __call__(self, progress: Progress) -> None:
-        """Take in a report of the trainer."""
+        """Show a report of the trainer."""
         if progress.ended:
-            self._print(epoch_line(progress, time.monotonic() - self.started))
+            now = time.monotonic()
+            self._print(epoch_line(progress, now - self.epoch_started))
+            self.epoch_started = now
             return
         fields = {
             "speed": f"{progress.tokens_per_second:,.0f} tokens/s",
@@ -118,27 +120,33 @@ def label(name: str, room: int) -> str:
 
 
 def columns(width: int) -> list[ProgressColumn]:
-    """What fits into this width beside a run's name; the bar takes what the texts leave."""
+    """What fits into this width beside a run's name; the bar takes the room that the texts leave."""
     title = TextColumn("{task.description}", markup=False)
     speed, loss, perplexity, left = (TextColumn(f"{{task.fields[{name}]}}") for name in FIELDS)
-    if width < 50:
-        return [title, left]
-    if width < 80:
-        return [title, perplexity, left]
-    return [title, BarColumn(bar_width=None), speed, loss, perplexity, left]
+    bar = BarColumn(bar_width=None)
+    if width < 60:
+        return [title, bar, left]
+    if width < 90:
+        return [title, bar, perplexity, left]
+    return [title, bar, speed, loss, perplexity, left]
 
 
 def epoch_line(progress: Progress, seconds: float) -> str:
-    """An epoch in a line."""
+    """What came of an epoch, in a line.
+
+    Args:
+        progress: the report at its end.
+        seconds: that the epoch took.
+    """
     from torch_pru.lm.evaluation.static import perplexity
 
     valid = perplexity(progress.valid_loss) if progress.valid_loss is not None else math.nan
-    best = " (best)" if progress.valid_loss == progress.best_valid_loss else ""
-    averaged = ", averaged" if progress.averaging else ""
-    stage = f"round {progress.round}, " if progress.stage == "finetune" else ""
+    best = ", the best so far" if progress.valid_loss == progress.best_valid_loss else ""
+    averaged = " with averaged weights" if progress.averaging else ""
+    stage = f"round {progress.round} of finetuning, " if progress.stage == "finetune" else ""
     return (
-        f"{stage}epoch {progress.epoch}: train {short(progress.perplexity)}, "
-        f"valid {short(valid)}{best}{averaged}, {duration(seconds)}"
+        f"{stage}epoch {progress.epoch} of {progress.epochs}: perplexity {short(progress.perplexity)} in "
+        f"training, {short(valid)} in validation{averaged}{best} ({duration(seconds)})"
     )
 
 

@@ -116,22 +116,35 @@ class ModelConfig:
         self._check_unit()
 
     def _check_unit(self) -> None:
-        """An LSTM has none of the PRU's settings; one that is set and never read would mislead."""
+        """Refuse the PRU's settings for an LSTM: they would have no effect."""
         if self.unit == "pru":
             return
-        shared = {"unit", "embedding", "hidden", "experts"}
-        others = {
-            item.name: item.default
-            for item in dataclasses.fields(self)
-            if item.name not in shared and getattr(self, item.name) != item.default
-        }
-        if others:
-            given = ", ".join(f"{name}={getattr(self, name)!r}" for name in others)
-            defaults = ", ".join(f"{name}={default!r}" for name, default in others.items())
-            raise PRUError(
-                f"{given}: only the PRU has such settings, unit={self.unit!r} has not; leave them out, or "
-                f"give their defaults: {defaults}"
-            )
+        if others := pru_settings(self):
+            given = ", ".join(f"{name}={value!r}" for name, value in others.items())
+            raise PRUError(f"{given}: an LSTM has no such settings; leave them out, or use unit='pru'")
+
+
+def pru_settings(model: ModelConfig) -> dict[str, Any]:
+    """The settings of a model that only a PRU has, where they are not the defaults.
+
+    Example:
+        >>> pru_settings(ModelConfig(groups=4))
+        {'groups': 4}
+    """
+    return {
+        item.name: getattr(model, item.name)
+        for item in dataclasses.fields(model)
+        if item.name in PRU_SETTINGS and getattr(model, item.name) != item.default
+    }
+
+
+PRU_SETTINGS = frozenset(item.name for item in dataclasses.fields(ModelConfig)) - {
+    "unit",
+    "embedding",
+    "hidden",
+    "experts",
+}
+"""The settings of a model that only a PRU has."""
 
 
 @dataclass(frozen=True)

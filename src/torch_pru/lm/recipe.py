@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from torch_pru.errors import PRUError, nearest
-from torch_pru.lm.config import SECTIONS, Config, build_config, is_text, second_stage, section_of, settings_of
+from torch_pru.lm.config import (
+    PRU_SETTINGS,
+    SECTIONS,
+    Config,
+    build_config,
+    is_text,
+    second_stage,
+    section_of,
+    settings_of,
+)
 
 FOLDER = Path(__file__).parent / "recipes"
 
@@ -31,6 +40,8 @@ def list_recipes() -> list[str]:
 def load_recipe(name_or_path: str | Path, overrides: Mapping[str, str] | None = None) -> Config:
     """Read a recipe of the package by name, or any TOML file by path, and override settings of it.
 
+    Where the unit is overridden with an LSTM, the recipe's settings that only a PRU has are left out.
+
     Args:
         name_or_path: ``"ptb-awd-pru-g4"``, or the path of a file ending in ``.toml``.
         overrides: setting to value, as typed after ``--set``: ``{"epochs": "3", "hidden": "[200, 200]"}``.
@@ -41,8 +52,11 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, str] | None = 
         ((1400, 1400, 400), 3)
     """
     path = find_recipe(str(name_or_path), beside=Path())
-    values = read_settings(path, ()) | parse_overrides(overrides)
+    values, changes = read_settings(path, ()), parse_overrides(overrides)
     try:
+        if changes.get("unit", "pru") != "pru":  # the recipe's settings of the PRU do not apply
+            values = {key: value for key, value in values.items() if key not in PRU_SETTINGS}
+        values |= changes
         return build_config(values.pop("name", path.stem), values, values.pop(FINETUNING, None))
     except PRUError as error:
         raise PRUError(f"{name_or_path}{as_typed(overrides)}: {error}") from error
@@ -118,7 +132,7 @@ def find_recipe(name: str, *, beside: Path) -> Path:
     if not path.is_file():
         hint = nearest(name, list_recipes())
         if (beside / name).exists():
-            hint = "; a recipe file ends in .toml, and text of your own is a setting: --set corpus=FOLDER"
+            hint = "; a recipe file ends in .toml; for text of your own use --text"
         raise PRUError(f"there is no recipe {name!r}{hint}")
     return path
 

@@ -29,12 +29,13 @@ from torch_pru.lm.data.vocabulary import Vocabulary
 FORMAT = 1  # of the folder; part of the name of a text's corpus, so that a new format is prepared anew
 
 HELD_OUT = 0.05  # share of the text for validation, and as much for test
-MOST_HELD_OUT = 100_000  # tokens; more would only take longer to score
+MOST_HELD_OUT = 50_000  # tokens; more would only take longer to score
 CYCLE = 40_000  # tokens; each cycle of the text gives a stretch to validation and one to test
 MOST_CYCLES = 50
 FEWEST_TOKENS = 500
 
 RAREST = 2  # a word that the training part has less often becomes <unk>
+MOST_WORDS = 10_000  # in the vocabulary, unless the caller says otherwise
 MOST_TYPES = 500_000  # different words that are counted; those that come after them become <unk>
 
 Progress = Callable[[int, int], None]
@@ -77,14 +78,14 @@ def prepare_text(
     name: str | None = None,
     *,
     tokenizer: str = "auto",
-    vocabulary: int | None = None,
+    vocabulary: int = MOST_WORDS,
     data_root: str | Path | None = None,
     progress: Progress | None = None,
 ) -> PreparedText:
     """Prepare text files for training, or find what was prepared from the same text before.
 
     Stretches of the text, spread over all of it, are set aside for validation and test: 5% each, and no more
-    than 100,000 tokens. A folder with ``train.txt``, ``valid.txt`` and ``test.txt`` keeps its own parts. The
+    than 50,000 tokens. A folder with ``train.txt``, ``valid.txt`` and ``test.txt`` keeps its own parts. The
     vocabulary comes from the training part alone; words that it has only once become ``<unk>``.
 
     Args:
@@ -92,7 +93,7 @@ def prepare_text(
         name: of the corpus; by default the first file's, with the beginning of a hash of the text.
         tokenizer: one of `TOKENIZERS`; ``"auto"`` chooses characters for languages without spaces and for
             source code, and words for everything else.
-        vocabulary: at most this many different tokens; by default 10,000 to 30,000, depending on the text.
+        vocabulary: at most this many different tokens; the others become ``<unk>``.
         data_root: where to; by default ``$PRU_DATA``, or the user's cache.
         progress: called after each block.
 
@@ -229,12 +230,12 @@ class Preparation:
     Args:
         folder: for files that are needed meanwhile; the corpus is made in ``folder/ready``.
         tokenizer: of the text.
-        vocabulary: its largest size, or None.
+        vocabulary: its largest size.
         progress: called after each block.
     """
 
     def __init__(
-        self, folder: Path, tokenizer: Tokenizer, vocabulary: int | None, progress: Progress | None
+        self, folder: Path, tokenizer: Tokenizer, vocabulary: int, progress: Progress | None
     ) -> None:
         self.folder, self.tokenizer, self.vocabulary, self.progress = folder, tokenizer, vocabulary, progress
         self.numbers = {EOS: 0, UNKNOWN: 1}
@@ -284,7 +285,7 @@ class Preparation:
             raise PRUError(
                 f"the text has only {total:,} tokens to train on; give at least {FEWEST_TOKENS} words of text"
             )
-        kept = self._kept(counts, total)
+        kept = self._kept(counts)
         words = list(self.numbers)
         ready = self.folder / "ready"
         ready.mkdir()
@@ -296,14 +297,11 @@ class Preparation:
             tokens[split], unknown[split] = self._renumber(split, table, len(kept), ready / f"{split}.npy")
         return {"types": len(kept), "tokens": tokens, "unknown": unknown}
 
-    def _kept(self, counts: np.ndarray, total: int) -> np.ndarray:
+    def _kept(self, counts: np.ndarray) -> np.ndarray:
         """The numbers of the words to keep, most frequent first, after ``<eos>`` and ``<unk>``."""
-        largest = self.vocabulary or (
-            10_000 if total < 2_000_000 else 20_000 if total < 20_000_000 else 30_000
-        )
         ranked = 2 + np.argsort(-counts[2:], kind="stable")
         ranked = ranked[counts[ranked] >= RAREST]
-        return np.concatenate([[0, 1], ranked[: max(1, largest - 2)]])
+        return np.concatenate([[0, 1], ranked[: max(1, self.vocabulary - 2)]])
 
     def _stored(self, split: str) -> Iterator[np.ndarray]:
         with open(self.folder / split, "rb") as file:

@@ -167,12 +167,12 @@ def choose_tokenizer(sample: str) -> tuple[str, str]:
     """
     letters = sum(character.isalpha() for character in sample)
     if not letters:
-        return "spaces", "the text has no letters, so its tokens are whatever stands between spaces"
+        return "spaces", "the text has no letters, so it is split at spaces"
     unspaced = len(_UNSPACED.findall(sample))
     if unspaced > 0.2 * letters:
-        return "characters", "the language is written without spaces, so the text is cut into characters"
+        return "characters", "the language is written without spaces, so the text is split into characters"
     if len(re.findall(r"[{}()\[\];=<>_]", sample)) > 0.05 * len(sample):
-        return "characters", "this looks like source code, so the text is cut into characters"
+        return "characters", "this looks like source code, so the text is split into characters"
     return "words", ""
 
 

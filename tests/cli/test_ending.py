@@ -1,4 +1,4 @@
-"""What a run on the built-in text shows at its end."""
+"""What a run on the built-in text, or on text of one's own, shows at its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from torch_pru.cli.quickstart import show_quickstart
+from torch_pru.cli.ending import show_ending
 from torch_pru.lm.checkpoint import Checkpoint, save_checkpoint
 from torch_pru.lm.data import Corpus, kneser_ney_bigram_perplexity, load_corpus
 from torch_pru.lm.evaluation import Evaluation
@@ -23,29 +23,32 @@ def test_the_ending(
     whole = load_corpus("king-james")
     corpus = Corpus(whole.train[:5000], whole.valid[:200], whole.test[:300], whole.vocabulary)
     monkeypatch.setattr("torch_pru.lm.run.load_corpus", lambda name: corpus)
-    config = load_recipe("quickstart", {"embedding": "8", "hidden": "[8]", "device": "cpu"})
+    config = load_recipe("quickstart", {"embedding": "8", "hidden": "[8]", "groups": "2", "device": "cpu"})
     run = RunFolder.create(tmp_path / "my runs" / "quickstart-1", config, corpus)
     torch.manual_seed(1)
     model = LanguageModel(config.model, config.regularisation, len(corpus.vocabulary))
     weights = dict(model.named_parameters())
     save_checkpoint(run.checkpoints, Checkpoint(weights, weights, {}))
     monkeypatch.setenv("COLUMNS", "40")
-    show_quickstart(run)
+    show_ending(run)
     shown = capsys.readouterr().out
     assert "…" not in shown
     scores = load_scores(run.path)
     assert scores is not None
-    for split in ("valid", "test"):
+    rows = {line.rsplit(None, 2)[0].strip(): line.split()[-2:] for line in shown.splitlines() if line.strip()}
+    for number, split in enumerate(("valid", "test")):
         ids = corpus.split(split)
         bigram = kneser_ney_bigram_perplexity(corpus.train, ids, len(corpus.vocabulary))
-        line = next(line for line in shown.splitlines() if line.startswith(f"{split} "))
-        ours = scores.perplexity("static", split)
-        assert line.split()[1:] == [f"{ours:.2f}", f"{bigram:.2f}", f"{1 - ours / bigram:.0%}"]
-    assert shown.count("\n\n  ") == 3  # three sentences, each after an empty line
+        assert rows["this PRU"][number] == f"{scores.perplexity('static', split):.2f}"
+        assert rows["word pairs, counted"][number] == f"{bigram:.2f}"
+    assert "nn.LSTM" not in shown  # another model than the quickstart's: its record does not compare
+    text = shown.partition("Text that it writes:\n")[2].partition("\n\n")[0]
+    assert len(text.splitlines()) >= 3
+    assert all(line.startswith("  ") and len(line) <= 40 for line in text.splitlines())
     assert f"pru generate '{run.path}' --prompt" in shown
     assert f"pru evaluate '{run.path}' --split" in shown
-    assert "pru train --set corpus=DIR" in shown
-    (tmp_path / "a.txt").write_text("And God said.\n")  # not cut into the corpus's words yet
+    assert "pru train --text FILE" in shown
+    (tmp_path / "a.txt").write_text("And God said.\n")  # not yet split into the corpus's words
     ids = Evaluation(run, "cpu").encode(tmp_path / "a.txt").ids
     assert [run.vocabulary.word(number) for number in ids.tolist()] == ["and", "god", "said", ".", "<eos>"]
 
@@ -57,6 +60,6 @@ def test_a_finished_run_is_shown_from_its_record(
     run = RunFolder.open(tmp_path / "my runs" / "quickstart-1")
     before = (run.path / "scores.json").stat().st_mtime_ns
     monkeypatch.setattr(Evaluation, "score", None)
-    show_quickstart(run)
-    assert "Kneser-Ney" in capsys.readouterr().out
+    show_ending(run)
+    assert "word pairs" in capsys.readouterr().out
     assert (run.path / "scores.json").stat().st_mtime_ns == before

@@ -1,0 +1,141 @@
+"""What a run on the built-in text, or on text of one's own, shows at its end."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from torch_pru.cli.console import output
+from torch_pru.cli.evaluate import keep
+from torch_pru.cli.progress import bar
+
+if TYPE_CHECKING:
+    from torch_pru.lm.evaluation import Evaluation
+    from torch_pru.lm.run import RunFolder
+
+LSTM_RECORD = Path(__file__).parents[1] / "lm" / "recipes" / "quickstart-lstm.json"
+"""Scores of ``pru train quickstart --unit lstm``, kept so that every quickstart can show them."""
+
+MOST_COUNTED = 5_000_000  # training tokens; counting the pairs of a longer text takes too much memory
+
+
+def show_ending(run: RunFolder) -> None:
+    """Perplexities beside those of simpler models, some text, and three things to do next."""
+    from torch_pru.lm.data import tokenizer_of
+    from torch_pru.lm.evaluation import Evaluation, generate
+
+    console = output()
+    work = Evaluation(run, run.config.training.device, progress_bar=bar)
+    rows = {f"this {run.config.model.kind.upper()}": own_scores(work)}
+    notes = []
+    if is_quickstart(run) and (record := lstm_record()):
+        rows["nn.LSTM *"] = record["perplexity"]
+        notes = [f"* trained earlier with the same settings; {record['parameters']:,} parameters"]
+    if len(work.corpus.train) <= MOST_COUNTED:
+        rows["word pairs, counted"] = counted_scores(work)
+    console.print(table_of(rows))
+    for note in notes:
+        console.print(note, soft_wrap=True)
+    words = generate(work.model, run.vocabulary, temperature=0.8, seed=run.config.training.seed)
+    tokenizer = tokenizer_of(run.config.data)
+    console.print("\nText that it writes:")
+    for sentence in islice(sentences(words), 3):
+        lines = textwrap.wrap(tokenizer.join(sentence), max(20, console.width - 2))
+        console.print("\n".join(f"  {line}" for line in lines), soft_wrap=True)
+    console.print("\nWhat to do next:")
+    for command, purpose in next_steps(run):
+        console.print(f"  {command}\n      {purpose}", soft_wrap=True)
+
+
+def own_scores(work: Evaluation) -> dict[str, float]:
+    """Perplexity of each part, from the run's record where it has one."""
+    found = {}
+    for split in ("valid", "test"):
+        score = work.scores.perplexity("static", split)
+        if score is None:
+            entry = work.score("static", work.corpus.split(split))
+            keep(work, split, {"static": entry})
+            score = entry["perplexity"]
+        found[split] = score
+    return found
+
+
+def counted_scores(work: Evaluation) -> dict[str, float]:
+    """Perplexity of a Kneser-Ney bigram, which knows how often each word follows each other word."""
+    from torch_pru.lm.data import kneser_ney_bigram_perplexity
+
+    corpus = work.corpus
+    return {
+        split: kneser_ney_bigram_perplexity(corpus.train, corpus.split(split), len(corpus.vocabulary))
+        for split in ("valid", "test")
+    }
+
+
+def table_of(rows: dict[str, dict[str, float]]) -> Table:
+    """Models and their perplexities."""
+    from torch_pru.lm.evaluation.static import format_perplexity
+
+    table = Table("perplexity (lower is better)", box=None, pad_edge=False)
+    for heading in ("validation", "test"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, scores in rows.items():
+        table.add_row(name, format_perplexity(scores["valid"]), format_perplexity(scores["test"]))
+    return table
+
+
+def is_quickstart(run: RunFolder) -> bool:
+    """Whether a run has the quickstart's model and schedule, with which its record compares."""
+    from torch_pru.lm.recipe import load_recipe
+
+    recipe, own = load_recipe("quickstart"), run.config
+    same_schedule = recipe.training.epochs == own.training.epochs and not own.training.minutes
+    return recipe.model == own.model and recipe.data.corpus == own.data.corpus and same_schedule
+
+
+def lstm_record() -> dict[str, Any] | None:
+    """The record of the quickstart's LSTM; None where the package has none."""
+    if not LSTM_RECORD.is_file():
+        return None
+    record: dict[str, Any] = json.loads(LSTM_RECORD.read_text(encoding="utf-8"))
+    return record
+
+
+def next_steps(run: RunFolder) -> list[tuple[str, str]]:
+    """Three commands, and what each does."""
+    from torch_pru.lm.run import pru_command
+
+    corpus = run.config.data.corpus
+    prompt = ' --prompt "In the beginning"' if corpus == "king-james" else ""
+    steps = [
+        (f"{pru_command('generate', run.path)}{prompt} --temperature 0.8", "writes more text"),
+        (
+            f"{pru_command('evaluate', run.path)} --split test --cache",
+            "scores it with a memory of recent words",
+        ),
+    ]
+    if corpus == "king-james":
+        return [*steps, ("pru train --text FILE", "learns a text of your own")]
+    other, purpose = ("lstm", "an LSTM") if run.config.model.kind == "pru" else ("pru", "a PRU")
+    return [*steps, (f"pru train --corpus {corpus} --unit {other}", f"trains {purpose} to compare with")]
+
+
+def sentences(words: Iterator[str]) -> Iterator[list[str]]:
+    """Words up to each ``<eos>``; empty sentences are left out, and one of 60 words is broken off.
+
+    Example:
+        >>> list(islice(sentences(iter(["<eos>", "he", "wept", "<eos>", "and"] * 2)), 2))
+        [['he', 'wept'], ['and']]
+    """
+    sentence: list[str] = []
+    for word in words:
+        if word != "<eos>":
+            sentence.append(word)
+        if sentence and (word == "<eos>" or len(sentence) == 60):
+            yield sentence
+            sentence = []

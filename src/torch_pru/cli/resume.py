@@ -1,0 +1,67 @@
+"""``pru resume`` and ``pru finetune``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torch_pru.cli.checks import check_runs, opened_to_finetune, opened_to_resume
+from torch_pru.cli.running import Task, carry_out
+from torch_pru.cli.settings import SET_HELP, parse_settings
+
+
+def resume(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of interrupted runs.")],
+) -> None:
+    """Go on with interrupted runs.
+
+    Each from its last checkpoint; on a GPU several at the same time. A finished run is left as it is.
+    """
+    from torch_pru.lm import training
+    from torch_pru.lm.run import RunFolder
+
+    check_runs(runs, opened_to_resume)
+    opened = [RunFolder.open(run) for run in runs]
+    tasks = [
+        Task(run.path, run.config, partial(training.resume, run.path), [f"resuming {run.path}"])
+        for run in opened
+    ]
+    carry_out(tasks, partial(training.resume_together, [run.path for run in opened]), "resuming")
+
+
+def finetune(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of finished runs.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP),
+    ] = None,
+) -> None:
+    """Take finished runs further.
+
+    The paper's second stage, from each RUN into RUN-finetuned: rounds of averaged SGD, repeated while
+    validation improves. On a GPU several runs at the same time.
+
+    Settings are the run's, with what its recipe changes under [finetuning]; --set comes on top.
+    """
+    from torch_pru.lm import training
+    from torch_pru.lm.recipe import finetuning_settings
+    from torch_pru.lm.run import RunFolder
+    from torch_pru.lm.training.start import second_stage_folder
+
+    changes = parse_settings(settings)
+    check_runs(runs, partial(opened_to_finetune, overrides=changes))
+    sources = [RunFolder.open(run) for run in runs]
+    tasks = [
+        Task(
+            second_stage_folder(source.path),
+            finetuning_settings(source.config, changes),
+            partial(training.finetune, source.path, overrides=changes),
+            [f"finetuning {source.path} into {second_stage_folder(source.path)}"],
+        )
+        for source in sources
+    ]
+    together = partial(training.finetune_together, [source.path for source in sources], changes)
+    carry_out(tasks, together, "finetuning")
