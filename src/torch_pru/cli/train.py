@@ -134,11 +134,13 @@ def chosen_configs(names: list[str], changes: Mapping[str, str], minutes: float 
     configs = [load_recipe(name, changes) for name in names or ["quickstart"]]
     if "unit" in changes:
         say_what_is_dropped(names or ["quickstart"], changes)
-    limit = {} if minutes is None else {"minutes": seconds_to_train(minutes) / 60}
-    return [
-        dataclasses.replace(config, training=dataclasses.replace(config.training, **limit))
-        for config in configs
-    ]
+    return configs if minutes is None else [with_limit(config, minutes) for config in configs]
+
+
+def with_limit(config: Config, minutes: float) -> Config:
+    """The configuration with a limit of time, counted from the start of the command."""
+    training = dataclasses.replace(config.training, minutes=round(seconds_to_train(minutes) / 60, 2))
+    return dataclasses.replace(config, training=training)
 
 
 def config_for_text(changes: Mapping[str, str], minutes: float | None) -> Config:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from torch_pru.lm.config import Config, build_config
 from torch_pru.lm.device import choose_device
@@ -131,7 +132,7 @@ def training_speed(config: Config, vocabulary_size: int, seconds: float = 1.0) -
     settings = config.training
     device = choose_device(settings.device)
     model = LanguageModel(config.model, config.regularisation, vocabulary_size).to(device).eval()
-    parameters = [weight for weight in model.parameters() if weight.requires_grad]
+    parameters: list[Tensor] = [weight for weight in model.parameters() if weight.requires_grad]
     text = torch.randint(vocabulary_size, (settings.window + 1, settings.batch), device=device)
     state = model.initial_state(settings.batch)
 

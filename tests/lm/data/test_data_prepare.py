@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import DataConfig
@@ -118,9 +117,11 @@ def test_a_folder_with_three_parts_keeps_them(tmp_path: Path) -> None:
 
 
 def test_small_ids_take_little_room(tmp_path: Path) -> None:
-    corpus = load_corpus(prepare_text([written(tmp_path / "a.txt", english(300))]).name)
-    assert corpus.train.dtype == torch.uint8
-    assert corpus.train.long().sum() > 0
+    prepared = prepare_text([written(tmp_path / "a.txt", english(300))])
+    ids = prepare_module.prepared_ids(prepared.folder, "train")
+    assert isinstance(ids, np.memmap)
+    assert ids.dtype == np.uint8
+    assert load_corpus(prepared.name).train.tolist() == ids.tolist()
 
 
 def test_lines_end_in_any_way_and_a_mark_is_skipped(tmp_path: Path) -> None:
