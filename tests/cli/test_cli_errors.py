@@ -24,21 +24,7 @@ from torch_pru.errors import PRUError
 from torch_pru.lm.config import settings_of
 from torch_pru.lm.recipe import load_recipe
 
-COMMANDS = [
-    "train",
-    "resume",
-    "finetune",
-    "evaluate",
-    "generate",
-    "score",
-    "recipes",
-    "params",
-    "settings",
-    "data",
-    "report",
-    "analyze",
-    "verify",
-]
+COMMANDS = [command.callback.__name__ for command in app.registered_commands if command.callback]
 
 
 RESULT = str(Path(__file__).parents[2] / "results" / "ptb-pru-g4-1")

@@ -19,7 +19,10 @@ def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; new or empty.")],
     to: Annotated[str, typer.Option(help="hf: Hugging Face Transformers.")],
 ) -> None:
-    """Write a run's best weights and vocabulary for another program."""
+    """Export a run for another program.
+
+    Writes the best weights and the vocabulary.
+    """
     from importlib.util import find_spec
 
     from torch_pru.lm.run import RunFolder
