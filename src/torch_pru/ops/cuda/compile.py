@@ -13,6 +13,8 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
+from torch_pru.ops.cache import cache_directory
+
 SOURCES = {
     "forward_cluster": ("common.cu", "recurrence.cu", "cluster.cu", "forward_cluster.cu"),
     "backward_cluster": ("common.cu", "recurrence.cu", "cluster.cu", "backward_cluster.cu"),
@@ -51,18 +53,6 @@ def source(kernel: str) -> str:
     """The kernel's whole text; the parts are joined here because the compiler sees no include path."""
     here = resources.files(__package__) / "kernels"
     return "\n".join(f'#line 1 "{name}"\n{(here / name).read_text()}' for name in SOURCES[kernel])
-
-
-def cache_directory() -> Path | None:
-    """Where compiled kernels are kept: TORCH_PRU_CACHE, or the user's cache directory, if there is one."""
-    try:
-        chosen = os.environ.get("TORCH_PRU_CACHE")
-        if chosen:
-            return Path(chosen).expanduser()
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:  # a user without a home, as in some containers
-        return None
-    return Path(base) / "torch_pru" / "kernels"
 
 
 def cubin(kernel: str, constants: tuple[tuple[str, int], ...], architecture: str) -> bytes:

@@ -1,0 +1,117 @@
+"""The compiled kernels, loaded with ctypes: packaged in a wheel, cached, or compiled at first use."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from torch_pru.ops.cache import cache_directory
+from torch_pru.ops.native import build
+
+log = logging.getLogger(__name__)
+
+
+class Library(NamedTuple):
+    """The functions of the library.
+
+    Attributes:
+        forward, backward: take a packed ``Call`` (see ``source/call.h``); they release the GIL.
+        choose_kernels: selects the kernels for an instruction set by name; returns whether that is possible.
+        kernels: returns the name of the ones in use.
+    """
+
+    forward: Callable[[bytes], None]
+    backward: Callable[[bytes], None]
+    choose_kernels: Callable[[bytes], int]
+    kernels: Callable[[], bytes]
+
+
+@functools.cache
+def missing_reason() -> str | None:
+    """Why there is no library; None if it is loaded."""
+    found = _load()
+    return found if isinstance(found, str) else None
+
+
+@functools.cache
+def library() -> Library:
+    """The library, which must not be missing."""
+    found = _load()
+    if isinstance(found, str):
+        raise RuntimeError(found)
+    return found
+
+
+@functools.cache
+def _load() -> Library | str:
+    """The library, or why there is none; said once in the log."""
+    if os.environ.get("TORCH_PRU_NATIVE") == "0":
+        return "TORCH_PRU_NATIVE=0 turns the CPU kernels off"
+    reason = build.platform_reason()
+    if reason is None:
+        path = _packaged() or _compiled()
+        if isinstance(path, Path):
+            try:
+                return _open(path)
+            except OSError as error:
+                path = f"the compiled CPU kernels cannot be loaded: {error}"
+        reason = path
+    log.info("%s; layers run as PyTorch operations", reason)
+    return reason
+
+
+def _packaged() -> Path | None:
+    """The library of a wheel, unless the source was changed since."""
+    path = Path(__file__).with_name(f"kernels-{build.source_digest()}.so")
+    return path if path.is_file() else None
+
+
+def _compiled() -> Path | str:
+    """The library in the cache, compiled now if it is not there; or why there is none."""
+    compiler = build.find_compiler()
+    if compiler is None:
+        return "there is no C++ compiler for the CPU kernels"
+    folder = cache_directory()
+    if folder is None:
+        return "there is no cache folder for the CPU kernels; set TORCH_PRU_CACHE to one"
+    version = hashlib.sha256(f"{compiler} {build.compiler_version(compiler)}".encode()).hexdigest()[:8]
+    path = folder / f"kernels-{build.source_digest()}-{version}.so"
+    if not path.is_file():
+        log.warning("compiling the CPU kernels with %s, once, into %s", compiler, folder)
+        try:
+            build.build(compiler, path)
+        except (build.BuildError, OSError) as error:
+            return f"the CPU kernels could not be compiled: {error}"
+    return path
+
+
+def _open(path: Path) -> Library:
+    loaded = ctypes.CDLL(str(path))
+    for name in ("pru_forward", "pru_backward"):
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = [ctypes.c_char_p], None
+    loaded.pru_choose_kernels.argtypes = [ctypes.c_char_p]
+    loaded.pru_kernels.restype = ctypes.c_char_p
+    with contextlib.suppress(OSError, AttributeError):  # without its threads, calls run on one
+        _share_threads(loaded)
+    return Library(loaded.pru_forward, loaded.pru_backward, loaded.pru_choose_kernels, loaded.pru_kernels)
+
+
+def _share_threads(loaded: ctypes.CDLL) -> None:
+    """Hand over the OpenMP runtime that PyTorch has loaded, so that both use the same threads.
+
+    A symbol is looked up in PyTorch's library and then in those that it was linked with.
+    """
+    folder = Path(torch.__file__).with_name("lib")
+    runtime = ctypes.CDLL(str(folder / "libtorch_cpu.so"), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    functions = (runtime.GOMP_parallel, runtime.omp_get_thread_num, runtime.omp_get_num_threads)
+    loaded.pru_set_runtime(*(ctypes.cast(function, ctypes.c_void_p) for function in functions))

@@ -1,0 +1,64 @@
+// What Python calls: the passes for the best instruction set that this processor has.
+#include <cstring>
+
+#include "call.h"
+
+using Pass = void (*)(const Call&);
+
+void forward_baseline(const Call&);
+void backward_baseline(const Call&);
+#if defined(__x86_64__)
+void forward_avx2(const Call&);
+void backward_avx2(const Call&);
+void forward_avx512(const Call&);
+void backward_avx512(const Call&);
+#endif
+
+namespace {
+
+struct Kernels {
+    const char* name;
+    bool (*runs_here)();
+    Pass forward, backward;
+};
+
+const Kernels all[] = {
+#if defined(__x86_64__)
+    {"avx512",
+     [] {
+         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("fma");
+     },
+     forward_avx512, backward_avx512},
+    {"avx2", [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }, forward_avx2,
+     backward_avx2},
+#endif
+    {"baseline", [] { return true; }, forward_baseline, backward_baseline},
+};
+
+const Kernels* best() {
+    for (const Kernels& kernels : all)
+        if (kernels.runs_here()) return &kernels;
+    return nullptr;
+}
+
+const Kernels* chosen = best();
+
+}  // namespace
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+EXPORTED void pru_forward(const Call* call) { chosen->forward(*call); }
+EXPORTED void pru_backward(const Call* call) { chosen->backward(*call); }
+EXPORTED const char* pru_kernels() { return chosen->name; }
+
+// Takes other kernels than the best, for tests; returns whether this processor has them.
+EXPORTED int pru_choose_kernels(const char* name) {
+    for (const Kernels& kernels : all)
+        if (strcmp(kernels.name, name) == 0 && kernels.runs_here()) {
+            chosen = &kernels;
+            return 1;
+        }
+    return 0;
+}

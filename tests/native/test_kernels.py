@@ -1,0 +1,276 @@
+"""The CPU kernels beside float64: odd shapes, layouts, lengths, directions, threads, instruction sets."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from torch_pru.ops.native.library import library
+from torch_pru.ops.native.operators import backward, forward
+
+from . import problems
+from .problems import assert_agrees, check, draw, outcome
+
+
+@pytest.mark.parametrize("kernels", ["avx512", "avx2", "baseline"])
+@pytest.mark.parametrize("seed", range(20))
+def test_results_and_gradients(kernels: str, seed: int):
+    if not library().choose_kernels(kernels.encode()):
+        pytest.skip(f"this processor has no {kernels}")
+    check(seed)
+
+
+LARGE = {  # for several threads, one for every way of sharing the work: hidden, groups, batch, steps
+    "groups": (256, 4, 3, 5),
+    "units": (300, 1, 2, 12),
+    "columns": (40, 1, 17, 60),
+    "a stretch of one step": (32, 2, 1500, 2),
+}
+
+
+@functools.cache
+def large_problem(name: str, reverse: bool) -> tuple[problems.Problem, dict[str, Tensor]]:
+    """The problem, and its results and gradients in float64."""
+    torch.manual_seed(0)
+    hidden, groups, batch, steps = LARGE[name]
+    width = hidden // groups
+    tensors = {
+        "x": torch.randn(steps, batch, hidden),
+        "context": torch.randn(4 * hidden, width) / width**0.5,
+        "bias": torch.randn(4 * hidden),
+        "h0": torch.randn(batch, hidden),
+        "c0": torch.randn(batch, hidden),
+        "w0": torch.randn(3 * hidden, hidden) / hidden**0.5,
+        "w1": torch.randn(hidden, hidden // 2) / hidden**0.5,
+    }
+    problem = problems.Problem(tensors, [1, 3], None, residual=True, reverse=reverse)
+    return problem, outcome(problem.run_literally, problem.leaves(torch.float64))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", LARGE)
+def test_threads(name: str, reverse: bool, threads: int):
+    problem, expected = large_problem(name, reverse)
+    torch.set_num_threads(threads)
+    assert_agrees(outcome(problem.run, problem.leaves(torch.float32)), expected)
+
+
+def test_many_rows_are_done_in_stretches():
+    """1400 rows at a time: here four stretches, columns that end in each of them, and both directions."""
+    torch.manual_seed(0)
+    tensors = {
+        "x": torch.randn(500, 9, 6),
+        "context": torch.randn(24, 3) / 2,
+        "bias": None,
+        "h0": torch.randn(9, 6),
+        "c0": None,
+        "w0": torch.randn(16, 6) / 2,
+        "w1": torch.randn(8, 3) / 2,
+    }
+    lengths = [500, 1, 155, 156, 311, 400, 2, 499, 310]
+    for reverse in (False, True):
+        problem = problems.Problem(tensors, [1, 3], lengths, residual=True, reverse=reverse)
+        expected = outcome(problem.run_literally, problem.leaves(torch.float64))
+        assert_agrees(outcome(problem.run, problem.leaves(torch.float32)), expected)
+
+
+def test_called_from_four_python_threads_at_once():
+    torch.set_num_threads(2)
+    failures = []
+
+    def work(first: int) -> None:
+        try:
+            for seed in range(first, first + 8):
+                check(seed)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(100 + 8 * k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def in_subprocess(code: str, **environment: str) -> str:
+    tests = Path(__file__).parents[1]
+    path = os.pathsep.join((str(tests), *sys.path))
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": path} | environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_after_a_fork():
+    """The threads of an OpenMP pool do not survive a fork: a child must not wait for them."""
+    in_subprocess(
+        """
+import os, signal, torch
+from torch_pru.ops.native.operators import forward
+
+torch.set_num_threads(2)
+x, weight, context = torch.randn(40, 20, 256), torch.randn(1024, 256), torch.randn(1024, 64)
+
+def run():
+    with torch.no_grad():
+        out = forward(x, [weight], [1], context, None, None, None, None, False, False, False)[0]
+    return out.numpy().tobytes()  # PyTorch's own operations might wait for its threads here
+
+expected = run()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    os._exit(0 if run() == expected else 1)
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+assert run() == expected
+"""
+    )
+
+
+def test_poisoned_memory():
+    """Neither results nor scratch memory may be read before they are written."""
+    in_subprocess(
+        """
+import torch
+from native import problems
+torch.use_deterministic_algorithms(True)  # fills the memory of new tensors with NaN
+for seed in range(200, 240):
+    problems.check(seed)
+""",
+        MALLOC_PERTURB_="1",  # the C library fills its memory with ones: NaN
+    )
+
+
+@pytest.mark.parametrize("seed", [0, 3, 5, 11])
+def test_padding_may_hold_anything(seed: int):
+    steps, batch, hidden = 5, 4, 12
+    torch.manual_seed(seed)
+    tensors = {
+        "x": torch.randn(steps, batch, hidden),
+        "context": torch.randn(4 * hidden, 3),
+        "bias": torch.randn(4 * hidden),
+        "h0": torch.randn(batch, hidden),
+        "c0": torch.randn(batch, hidden),
+        "w0": torch.randn(3 * hidden, hidden),
+        "w1": torch.randn(hidden, hidden // 2),
+    }
+    problem = problems.Problem(tensors, [1, 3], [2, 5, 1, 4], residual=True, reverse=bool(seed % 2))
+    clean = outcome(problem.run, problem.leaves(torch.float32))
+    for column, length in enumerate([2, 5, 1, 4]):
+        tensors["x"][length:, column] = torch.nan
+    dirty = outcome(problem.run, problem.leaves(torch.float32))
+    assert all(torch.equal(dirty[name], clean[name]) for name in clean)
+
+
+def test_not_a_number_goes_through():
+    x = torch.randn(3, 2, 16)
+    x[1, 1, 3] = torch.nan
+    out = forward(
+        x, [torch.randn(64, 16)], [1], torch.randn(64, 4), None, None, None, None, False, False, False
+    )[0]
+    assert out[0].isfinite().all()
+    assert out[1:, 0].isfinite().all()
+    assert out[1:, 1].isnan().all()
+
+
+def test_huge_gates():
+    """Sigmoid and tanh saturate without an overflow."""
+    for size in (30.0, 100.0, 1e4, 3e38):
+        gates = torch.tensor([size, -size]).repeat(1, 1, 32)
+        context = torch.zeros(64, 16)
+        out, _, cn, _, _ = forward(gates, [], [], context, None, None, None, None, False, False, False)
+        i, _, g, o = gates.double().view(4, 16)
+        c = torch.sigmoid(i) * torch.tanh(g)
+        torch.testing.assert_close(cn[0].double(), c, rtol=0, atol=5e-7)
+        torch.testing.assert_close(out[0, 0].double(), torch.sigmoid(o) * torch.tanh(c), rtol=0, atol=5e-7)
+
+
+@pytest.mark.parametrize("kernels", ["avx512", "avx2", "baseline"])
+def test_accuracy_of_the_gates(kernels: str):
+    """Sigmoid to 4e-7 of its value also where it is tiny; tanh also near 0."""
+    if not library().choose_kernels(kernels.encode()):
+        pytest.skip(f"this processor has no {kernels}")
+    z = torch.cat([torch.linspace(-80, 80, 4001), torch.logspace(-20, 0, 400), -torch.logspace(-20, 0, 400)])
+    z = z[: len(z) // 16 * 16]
+    context = torch.zeros(4 * len(z), 1)
+    one = torch.full_like(z, 30.0)  # a gate that is open
+    gates = torch.stack([z, -one, one, one]).view(1, 1, -1)
+    forgetting = torch.stack([one, -one, z, one]).view(1, 1, -1)
+    for given, function in ((gates, torch.sigmoid), (forgetting, torch.tanh)):
+        cn = forward(given, [], [], context, None, None, None, None, False, False, False)[2]
+        right = function(z.double())
+        assert ((cn[0].double() - right) / right.abs().clamp(min=1e-30)).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 7, 9, 12])
+def test_opcheck(seed: int):
+    problem = draw(seed)
+    tensors = problem.leaves(torch.float32)
+    matrices = [tensors[f"w{level}"] for level in range(len(problem.windows))]
+    lengths = None if problem.lengths is None else torch.tensor(problem.lengths)
+    states = (tensors["bias"], tensors["h0"], tensors["c0"], lengths, problem.residual, problem.reverse)
+    arguments = (tensors["x"], matrices, problem.windows, tensors["context"], *states)
+    for save in (True, False):
+        if not save:
+            detach = lambda t: t.detach() if isinstance(t, torch.Tensor) else t  # noqa: E731
+            arguments = tuple([detach(t) for t in a] if isinstance(a, list) else detach(a) for a in arguments)
+        checks = torch.library.opcheck(torch.ops.torch_pru.cpu_layer, (*arguments, save))
+        assert set(checks.values()) == {"SUCCESS"}
+    out, hn, cn, activations, cells = forward(*arguments, True)
+    x, matrices, windows, context, _, h0, c0, *rest = arguments
+    grads = [torch.randn_like(result) for result in (out, hn, cn)]
+    wanted = [True, bool(matrices), True, True, h0 is not None, c0 is not None]
+    given = (*grads, x, matrices, windows, context, h0, c0, *rest, out, activations, cells, wanted)
+    checks = torch.library.opcheck(torch.ops.torch_pru.cpu_layer_backward, given)
+    assert set(checks.values()) == {"SUCCESS"}
+    assert len(backward(*given)) == sum(wanted) - 1 + len(matrices) + (not matrices)
+
+
+def test_only_some_gradients():
+    problem = draw(12)
+    everything = outcome(problem.run, problem.leaves(torch.float32))
+    for name in problem.tensors:
+        if problem.tensors[name] is None:
+            continue
+        leaf = problem.tensors[name].detach().clone().requires_grad_()
+        assert_agrees(
+            outcome_of_one(problem, problem.tensors | {name: leaf}, name),
+            {name: everything[name]},
+            bound=1e-6,
+        )
+
+
+def outcome_of_one(problem: problems.Problem, tensors: dict, name: str) -> dict:
+    results = problem.run(tensors)
+    generator = torch.Generator().manual_seed(1)
+    factors = [torch.randn(result.shape, generator=generator) for result in results]
+    loss = sum((result * factor).sum() for result, factor in zip(results, factors, strict=True))
+    return {name: torch.autograd.grad(loss, tensors[name])[0]}
+
+
+def test_an_empty_batch():
+    x = torch.randn(3, 0, 8, requires_grad=True)
+    weight = torch.randn(64, 8, requires_grad=True)
+    out, hn, cn, _, _ = forward(
+        x, [weight], [1], torch.randn(64, 4), None, None, None, None, False, False, False
+    )
+    assert (out.shape, hn.shape, cn.shape) == ((3, 0, 16), (0, 16), (0, 16))
+    grads = torch.autograd.grad(out.sum(), [x, weight])
+    assert grads[0].shape == (3, 0, 8)
+    assert torch.equal(grads[1], torch.zeros(64, 8))
