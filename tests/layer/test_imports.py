@@ -62,6 +62,8 @@ PARTS = (
     "lm.records",
     "lm.results",
     "lm.report",
+    "lm.statistics",
+    "lm.compare",
     "lm",
     "hf",
     "analysis",

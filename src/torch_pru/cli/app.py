@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 import torch_pru
 from torch_pru.cli import (
     analyze,
+    compare,
     data,
     evaluate,
     export,
@@ -98,6 +99,7 @@ for command in (
     verify.verify,
 ):
     app.command()(command)
+app.command(cls=compare.ManyAgainst)(compare.compare)
 
 
 def show_version(wanted: bool) -> None:
