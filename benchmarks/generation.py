@@ -25,10 +25,9 @@ from torch import Tensor, nn
 from torch_pru.lm.data import Vocabulary
 from torch_pru.lm.evaluation import generate
 from torch_pru.lm.evaluation.stepper import Stepper
-from torch_pru.lm.model import LanguageModel
+from torch_pru.lm.model import LanguageModel, build_model
 from torch_pru.lm.precision import autocast
 from torch_pru.lm.recipe import load_recipe
-from torch_pru.lm.training.trainer import build_model
 
 RECIPE = "ptb-awd-pru-g4"
 MODELS = {"PRU g=4": {}, "nn.LSTM": {"unit": "lstm", "groups": "1", "init": "authors"}}  # the same widths

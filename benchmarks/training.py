@@ -23,11 +23,11 @@ from torch import Tensor
 from torch_pru.lm.config import Config
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.graphs import can_capture
+from torch_pru.lm.model import build_model
 from torch_pru.lm.recipe import load_recipe
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD
 from torch_pru.lm.training.step import GraphedStep, TrainingStep
-from torch_pru.lm.training.trainer import build_model
 
 WORDS = {"ptb": 10_000, "wikitext-2": 33_278}
 STEPS = 70

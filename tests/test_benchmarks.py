@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torch_pru.lm.training.trainer import build_model
+from torch_pru.lm.model import build_model
 from torch_pru.ops import cuda, loop, lstm
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

@@ -197,5 +197,5 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path: Path, number: int, status: in
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == status
-    assert errors.splitlines()[-1].endswith(f"go on with: pru resume {run}")
+    assert errors.splitlines()[-1].endswith(f"continue with: pru resume {run}")
     assert "Traceback" not in errors

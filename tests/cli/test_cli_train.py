@@ -128,7 +128,7 @@ def test_a_stop_says_what_was_not_begun(
     status, _, errors = pru("train", recipe, "--seeds", 3, "--out", out)
     assert status == 130
     *_, saved, left = errors.splitlines()
-    assert saved.endswith(f"go on with: pru resume {out / 'tiny-1'}")
+    assert saved.endswith(f"continue with: pru resume {out / 'tiny-1'}")
     assert left == f"not started: {out / 'tiny-2'} (seed 2), {out / 'tiny-3'} (seed 3)"
 
 
@@ -179,6 +179,6 @@ def test_stopped_runs_say_how_each_goes_on(tmp_path: Path, number: int, status: 
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == status
-    ends = sorted(line.split("go on with: ")[1] for line in errors.splitlines()[-2:])
+    ends = sorted(line.split("continue with: ")[1] for line in errors.splitlines()[-2:])
     assert ends == [f"pru resume {out / name}" for name in ("tiny-1", "tiny-2")]
     assert "Traceback" not in errors

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from torch_pru.cli.training_view import TrainingView, label
-from torch_pru.lm.training import Progress
+from torch_pru.lm.training import TrainingProgress
 
-STEP = Progress("train", 1, 3, 500, 50, 686, 4.5, 9123.4, 7380.0, None, None, False)
+STEP = TrainingProgress("train", 1, 3, 500, 50, 686, 4.5, 9123.4, 7380.0, None, None, False)
 FOLDERS = [Path("runs/ptb-awd-pru-g4-1"), Path("runs/ptb-awd-pru-g4-2"), Path("runs/a-[b]-1")]
 
 
@@ -22,9 +22,10 @@ def shown(width: int) -> list[str]:
     console = Console(file=file, width=width, force_terminal=True, _environ={"TERM": "xterm"})
     with TrainingView(console, FOLDERS) as view:
         for number, folder in enumerate(FOLDERS):
-            view(replace(STEP, loss=4.5 + number), folder)
+            view(replace(STEP, loss=4.5 + number, run_folder=folder))
         view.bars.refresh()
-        view(replace(STEP, step=686, valid_loss=4.6, best_valid_loss=4.6, ended=True), FOLDERS[1])
+        ended = replace(STEP, step=686, valid_loss=4.6, best_valid_loss=4.6, ended=True)
+        view(replace(ended, run_folder=FOLDERS[1]))
     return re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()))
 
 

@@ -14,10 +14,10 @@ from torch_pru.cli import progress as progress_module
 from torch_pru.cli import training_view
 from torch_pru.cli.console import show_warning
 from torch_pru.cli.training_view import TrainingView
-from torch_pru.lm.training import Progress
+from torch_pru.lm.training import TrainingProgress
 
-STEP = Progress("train", 1, 3, 500, 50, 686, 4.5, 9123.4, 7380.0, None, None, False)
-EPOCH = Progress("train", 1, 3, 500, 686, 686, 4.5, 9123.4, 7380.0, 4.6, 4.6, True, ended=True)
+STEP = TrainingProgress("train", 1, 3, 500, 50, 686, 4.5, 9123.4, 7380.0, None, None, False)
+EPOCH = TrainingProgress("train", 1, 3, 500, 686, 686, 4.5, 9123.4, 7380.0, 4.6, 4.6, True, ended=True)
 
 
 def shown(width: int, *, terminal: bool, dumb: bool = False) -> str:

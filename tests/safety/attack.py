@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from torch_pru.cli import app
 from torch_pru.lm.config import build_config
-from torch_pru.lm.training import Interrupted, Progress, train
+from torch_pru.lm.training import Interrupted, TrainingProgress, train
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "the", "dog", "that", "ran", "to", "it"]
 SETTINGS = {
@@ -51,7 +51,7 @@ def train_run(corpus: Path, run: Path, *, stop_after: int = 0) -> Path:
     """A run to its end, or saved and stopped after so many reports."""
     reports = 0
 
-    def listen(progress: Progress) -> None:
+    def listen(progress: TrainingProgress) -> None:
         nonlocal reports
         reports += 1
         if reports == stop_after:

@@ -15,7 +15,8 @@ from torch_pru.errors import PRUError
 if TYPE_CHECKING:
     from torch_pru.lm.config import Config
     from torch_pru.lm.data.corpus import Corpus
-    from torch_pru.lm.training.start import InterruptedRun, SecondStage, Start
+    from torch_pru.lm.training.api import FinetuningRun, InterruptedRun
+    from torch_pru.lm.training.driver import RunStart
 
 
 def check_recipes(configs: Sequence[Config], *, texts: bool) -> None:
@@ -30,7 +31,7 @@ def check_recipes(configs: Sequence[Config], *, texts: bool) -> None:
                 check_text(config, read(config.data.corpus))
 
 
-def check_runs(runs: Sequence[Path], start_of: Callable[[Path], Start]) -> None:
+def check_runs(runs: Sequence[Path], start_of: Callable[[Path], RunStart]) -> None:
     """All that can be found out about several runs without beginning with one; of a single one, nothing:
     it finds its mistakes at once.
 
@@ -51,14 +52,14 @@ def check_runs(runs: Sequence[Path], start_of: Callable[[Path], Start]) -> None:
             start = start_of(run)
             check_settings(start.config)
             corpus = read(start.config.data.corpus)
-            start.check(corpus)
+            start.check_corpus(corpus)
             check_text(start.config, corpus)
 
 
 def opened_to_resume(run: Path) -> InterruptedRun:
     """A run that can be gone on with: nobody else is at work on it, and a checkpoint is whole."""
     from torch_pru.lm.run import locked
-    from torch_pru.lm.training.start import InterruptedRun
+    from torch_pru.lm.training.api import InterruptedRun
 
     start = InterruptedRun(run)
     start.run.checkpoint()
@@ -68,11 +69,11 @@ def opened_to_resume(run: Path) -> InterruptedRun:
     return start
 
 
-def opened_to_finetune(run: Path, overrides: dict[str, str]) -> SecondStage:
+def opened_to_finetune(run: Path, overrides: dict[str, str]) -> FinetuningRun:
     """A run that can be finetuned with these settings, into a folder that can be written."""
-    from torch_pru.lm.training.start import SecondStage
+    from torch_pru.lm.training.api import FinetuningRun
 
-    start = SecondStage(run, overrides=overrides)
+    start = FinetuningRun(run, overrides=overrides)
     check_writable(start.path)
     return start
 

@@ -29,7 +29,8 @@ def resume(
         Task(run.path, run.config, partial(training.resume, run.path), [f"resuming {run.path}"])
         for run in opened
     ]
-    carry_out(tasks, partial(training.resume_together, [run.path for run in opened]), "resuming")
+    paths = [run.path for run in opened]
+    carry_out(tasks, lambda **options: training.resume(paths, **options), "resuming")
 
 
 def finetune(
@@ -49,19 +50,19 @@ def finetune(
     from torch_pru.lm import training
     from torch_pru.lm.recipe import finetuning_settings
     from torch_pru.lm.run import RunFolder
-    from torch_pru.lm.training.start import second_stage_folder
+    from torch_pru.lm.training.api import finetuned_folder
 
     changes = parse_settings(settings)
     check_runs(runs, partial(opened_to_finetune, overrides=changes))
     sources = [RunFolder.open(run) for run in runs]
     tasks = [
         Task(
-            second_stage_folder(source.path),
+            finetuned_folder(source.path),
             finetuning_settings(source.config, changes),
             partial(training.finetune, source.path, overrides=changes),
-            [f"finetuning {source.path} into {second_stage_folder(source.path)}"],
+            [f"finetuning {source.path} into {finetuned_folder(source.path)}"],
         )
         for source in sources
     ]
-    together = partial(training.finetune_together, [source.path for source in sources], changes)
-    carry_out(tasks, together, "finetuning")
+    paths = [source.path for source in sources]
+    carry_out(tasks, lambda **options: training.finetune(paths, overrides=changes, **options), "finetuning")

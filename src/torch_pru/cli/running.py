@@ -69,14 +69,14 @@ def at_once(
     say: Callable[[RunFolder], None],
 ) -> list[RunFolder]:
     """Train all at the same time. Those that finish are summarised even if others failed."""
-    from torch_pru.lm.training import RunsFailed
+    from torch_pru.lm.training import RunsFailedError
 
     folders = [task.folder for task in tasks]
     names = ", ".join(f"{task.folder.name} (seed {task.config.training.seed})" for task in tasks)
     title = f"{verb} {len(folders)} runs in {folders[0].parent}: {names}"
     try:
         runs = watched(together, [title], folders)
-    except RunsFailed as failed:
+    except RunsFailedError as failed:
         for run in failed.finished:
             say(run)
         raise

@@ -206,7 +206,10 @@ def start_training(
             for (config, folder), header in zip(pairs, headers, strict=True)
         ]
         return carry_out(
-            tasks, partial(training.train_together, configs, folders), "training", endings=endings
+            tasks,
+            lambda **options: training.train(configs, folders, **options),
+            "training",
+            endings=endings,
         )
 
 

@@ -16,7 +16,7 @@ from torch_pru.cli.console import messages
 from torch_pru.cli.progress import LINE_SECONDS, is_live
 
 if TYPE_CHECKING:
-    from torch_pru.lm.training import Progress
+    from torch_pru.lm.training import TrainingProgress
 
 FIELDS = ("speed", "loss", "perplexity", "left")
 LEAST = 28  # characters for what a narrow terminal shows of a run beside its name
@@ -30,11 +30,11 @@ class TrainingView:
         folders: of the runs, if there are several. Each has a bar, and its lines begin with its name.
 
     Example:
-        >>> from torch_pru.lm.training import train, train_together         # doctest: +SKIP
+        >>> from torch_pru.lm.training import train                        # doctest: +SKIP
         >>> with TrainingView() as view:                                    # doctest: +SKIP
         ...     train(config, "runs/first", progress=view)
         >>> with TrainingView(folders=folders) as view:                     # doctest: +SKIP
-        ...     train_together(configs, folders, progress=view)
+        ...     train(configs, folders, progress=view)
     """
 
     def __init__(self, console: Console | None = None, folders: Sequence[Path] = ()) -> None:
@@ -58,9 +58,9 @@ class TrainingView:
     def __exit__(self, *error: object) -> None:
         self.bars.stop()
 
-    def __call__(self, progress: Progress, folder: Path | None = None) -> None:
-        """Show a report of the trainer; ``folder`` says of which run, if there are several."""
-        self.runs[folder](progress)
+    def __call__(self, progress: TrainingProgress) -> None:
+        """Show the progress of a run."""
+        self.runs[progress.run_folder if len(self.runs) > 1 else next(iter(self.runs))](progress)
 
 
 class RunView:
@@ -79,7 +79,7 @@ class RunView:
         self.task = bars.add_task(f"{label}starting", total=None, speed="", loss="", perplexity="", left="")
         self.epoch_started = self.last_line = time.monotonic()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: TrainingProgress) -> None:
         """Show a report of the trainer."""
         if progress.ended:
             now = time.monotonic()
@@ -131,7 +131,7 @@ def columns(width: int) -> list[ProgressColumn]:
     return [title, bar, speed, loss, perplexity, left]
 
 
-def epoch_line(progress: Progress, seconds: float) -> str:
+def epoch_line(progress: TrainingProgress, seconds: float) -> str:
     """What came of an epoch, in a line.
 
     Args:

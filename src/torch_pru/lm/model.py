@@ -15,8 +15,9 @@ from torch.nn import functional as F
 
 from torch_pru import PRU
 from torch_pru.errors import PRUError
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.config import Config, ModelConfig, RegularisationConfig
 from torch_pru.lm.dropout import Masks
+from torch_pru.lm.precision import weight_dtype
 from torch_pru.lm.softmax import MixtureOfSoftmaxes, Softmax
 
 State = list[tuple[Tensor, Tensor]]
@@ -186,6 +187,14 @@ class LanguageModel(nn.Module):
     def log_probabilities(self, hidden: Tensor) -> Tensor:
         """log p of every word, (..., V), after ``hidden`` (..., E)."""
         return self.decoder.log_probabilities(hidden, self.embedding.weight)
+
+
+def build_model(config: Config, vocabulary_size: int, device: torch.device) -> LanguageModel:
+    """A model with the initial weights of the seed, which are the same on every device."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(config.training.seed)  # torch.manual_seed also seeds the GPUs
+        model = LanguageModel(config.model, config.regularisation, vocabulary_size)
+    return model.to(device=device, dtype=weight_dtype(config.training.precision))
 
 
 def skeleton(

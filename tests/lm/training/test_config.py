@@ -20,7 +20,7 @@ from torch_pru.lm.config import (
     section_of,
 )
 from torch_pru.lm.recipe import load_recipe
-from torch_pru.lm.training import start
+from torch_pru.lm.training import api
 
 
 def test_names_are_unique_over_all_sections_and_every_setting_has_help() -> None:
@@ -122,9 +122,9 @@ def test_auto_precision_is_what_the_device_has(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(start, "choose_device", lambda name: torch.device(device))
+    monkeypatch.setattr(api, "choose_device", lambda name: torch.device(device))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    run = start.NewRun(load_recipe("ptb-awd-pru-g4"), tmp_path / "run")
+    run = api.NewRun(load_recipe("ptb-awd-pru-g4"), tmp_path / "run")
     assert run.config.training.precision == expected
-    chosen = start.NewRun(load_recipe("ptb-awd-pru-g4", {"precision": "float16"}), tmp_path / "run")
+    chosen = api.NewRun(load_recipe("ptb-awd-pru-g4", {"precision": "float16"}), tmp_path / "run")
     assert chosen.config.training.precision == "float16"

@@ -14,11 +14,11 @@ from torch_pru import PRUError
 from torch_pru.lm.checkpoint import Checkpoint
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training import finetune, train
-from torch_pru.lm.training.api import work_on
+from torch_pru.lm.training.api import FinetuningRun
 from torch_pru.lm.training.distributed import World
+from torch_pru.lm.training.driver import run_all
 from torch_pru.lm.training.schedule import Schedule
 from torch_pru.lm.training.signals import StopRequest
-from torch_pru.lm.training.start import SecondStage
 from torch_pru.lm.training.trainer import Trainer
 
 
@@ -62,11 +62,11 @@ def test_finetuning_starts_averaged_from_the_best_weights(finished: RunFolder, t
 
 def test_one_that_came_first_is_left_as_it_is(finished: RunFolder, tmp_path: Path) -> None:
     path = tmp_path / "tuned"
-    late = SecondStage(finished.path, path)
+    late = FinetuningRun(finished.path, path)
     finetune(finished.path, path, {"epochs": "1"})
     before = sorted(path.rglob("*"))
     with pytest.raises(PRUError, match=r"there is a run in .* already"):
-        work_on(late, None)
+        run_all([late], None)
     assert sorted(path.rglob("*")) == before
 
 

@@ -13,9 +13,10 @@ from small import small_config, small_corpus
 from torch import Tensor
 
 from torch_pru.lm.data import Vocabulary
+from torch_pru.lm.data.corpus import load_corpus
 from torch_pru.lm.evaluation.static import score
 from torch_pru.lm.run import RunFolder
-from torch_pru.lm.training import Diverged, start, train
+from torch_pru.lm.training import DivergenceError, train
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.signals import StopRequest
 from torch_pru.lm.training.step import TrainingStep
@@ -75,7 +76,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run_and_names_the_step(
     monkeypatch.setattr(TrainingStep, "__call__", poisoned)
     config = small_config(unit="lstm", corpus=str(text_folder), checkpoint_steps=9, log_steps=50)
     with pytest.raises(
-        Diverged, match=r"not finite at step 16; the checkpoints in .* hold the last good weights"
+        DivergenceError, match=r"not finite at step 16; the checkpoints in .* hold the last good weights"
     ):
         train(config, tmp_path / "run")
     run = RunFolder.open(tmp_path / "run")
@@ -84,7 +85,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run_and_names_the_step(
     assert kept.state["global_step"] == 9
     assert all(weight.isfinite().all() for weight in kept.weights.values())
     [epoch] = run.epochs()  # it ended after that checkpoint, and its weights are kept all the same
-    valid = start.load_corpus(str(text_folder)).valid
+    valid = load_corpus(str(text_folder)).valid
     assert score(run.model("best"), valid, batch=2).nll == pytest.approx(epoch["valid_loss"], abs=1e-6)
 
 
@@ -96,7 +97,7 @@ def test_a_loss_that_runs_away_stops_the_run(text_folder: Path, tmp_path: Path) 
         "clip": 100.0,
         "log_steps": 2,
     }
-    with pytest.raises(Diverged, match=r"exploded|not finite"):
+    with pytest.raises(DivergenceError, match=r"exploded|not finite"):
         train(small_config(**settings), tmp_path / "run")
 
 
@@ -109,7 +110,7 @@ def test_how_far_a_loss_may_be_above_a_uniform_guess(words: int, tmp_path: Path)
     trainer.log_loss.add(torch.tensor(math.log(words) + 9.9), tokens=1)
     trainer._check_divergence()
     trainer.log_loss.add(torch.tensor(math.log(words) + 10.3), tokens=1)
-    with pytest.raises(Diverged, match=f"a uniform guess has {math.log(words):.1f}"):
+    with pytest.raises(DivergenceError, match=f"a uniform guess has {math.log(words):.1f}"):
         trainer._check_divergence()
 
 
@@ -129,6 +130,8 @@ def test_a_validation_loss_that_is_not_a_number_stops_the_run(
 ) -> None:
     losses = iter([3.0, math.inf])
     monkeypatch.setattr(Trainer, "_validate", lambda self: next(losses))
-    with pytest.raises(Diverged, match=r"the validation loss after epoch 2 is inf; the checkpoints in "):
+    with pytest.raises(
+        DivergenceError, match=r"the validation loss after epoch 2 is inf; the checkpoints in "
+    ):
         train(small_config(unit="lstm", corpus=str(text_folder)), tmp_path / "run")
     assert len(RunFolder.open(tmp_path / "run").epochs()) == 1

@@ -21,7 +21,7 @@ from small import SMALL, small_config, small_corpus
 from torch_pru import PRUError
 from torch_pru.lm.checkpoint import Checkpoint, load_newest, read_verified, save_checkpoint
 from torch_pru.lm.run import RunFolder
-from torch_pru.lm.training import Interrupted, Progress, finetune, resume, train, trainer
+from torch_pru.lm.training import Interrupted, TrainingProgress, finetune, resume, train, trainer
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.journal import Journal
 
@@ -220,7 +220,7 @@ def test_a_checkpoint_of_an_earlier_version_is_resumed_to_the_same_end(
     settings = SETTINGS | {"corpus": str(text_folder), "precision": precision}
     whole = train(small_config(**settings), tmp_path / "whole")
 
-    def stop_while_averaging(progress: Progress) -> None:
+    def stop_while_averaging(progress: TrainingProgress) -> None:
         if progress.averaging and not progress.ended:
             signal.raise_signal(signal.SIGTERM)
 
@@ -242,7 +242,7 @@ def test_a_checkpoint_is_due_when_its_minutes_are_over(
     now, saved = 0.0, []
     monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
 
-    def look(report: Progress) -> None:
+    def look(report: TrainingProgress) -> None:
         nonlocal now
         now += 40
         found = load_newest(tmp_path / "checkpoints")

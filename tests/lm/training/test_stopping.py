@@ -16,7 +16,7 @@ from torch_pru import PRUError
 from torch_pru.lm import run as run_module
 from torch_pru.lm.config import Config
 from torch_pru.lm.run import RunFolder
-from torch_pru.lm.training import Interrupted, Progress, resume, train, train_together
+from torch_pru.lm.training import Interrupted, TrainingProgress, resume, train
 from torch_pru.lm.training.journal import Journal
 from torch_pru.lm.training.signals import StopRequest
 
@@ -42,7 +42,7 @@ def state_of(path: Path) -> dict[str, Any]:
 def at_the_end(action: Callable[[], None]) -> Callable[..., None]:
     """A listener that acts in the last report of a run."""
 
-    def listen(report: Progress, *folder: Path) -> None:
+    def listen(report: TrainingProgress) -> None:
         if report.ended and report.epoch == report.epochs:
             action()
 
@@ -56,7 +56,7 @@ def test_a_signal_at_the_end_of_a_run_is_not_lost(config: Config, tmp_path: Path
         train(config, tmp_path / "alone", progress=listener)
     assert caught.value.code == 130
     with pytest.raises(Interrupted, match=r"stopped by SIGINT; the run in .*together is finished"):
-        train_together([config], [tmp_path / "together"], progress=listener)
+        train([config], [tmp_path / "together"], progress=listener)
     assert state_of(tmp_path / "alone")["finished"]
     assert state_of(tmp_path / "together")["finished"]
 
@@ -72,9 +72,9 @@ CLOSED_PIPE = SystemExit(1)  # rich leaves so
 def test_a_run_saves_before_the_error_of_its_listener_leaves(
     error: BaseException, config: Config, tmp_path: Path
 ) -> None:
-    heard: list[Progress] = []
+    heard: list[TrainingProgress] = []
 
-    def listen(report: Progress, *folder: Path) -> None:
+    def listen(report: TrainingProgress) -> None:
         heard.append(report)
         raise error
 
@@ -85,7 +85,7 @@ def test_a_run_saves_before_the_error_of_its_listener_leaves(
     assert state_of(tmp_path / "alone")["global_step"] == config.training.log_steps + 1
     folders = [tmp_path / "a", tmp_path / "b"]
     with pytest.raises(type(error)) as caught:
-        train_together([config, config], folders, progress=listen)
+        train([config, config], folders, progress=listen)
     assert caught.value is error
     assert all(state_of(folder)["global_step"] >= config.training.log_steps for folder in folders)
     assert state_of(resume(tmp_path / "alone").path)["finished"]

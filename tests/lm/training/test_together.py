@@ -22,19 +22,16 @@ from torch_pru.lm import run as run_module
 from torch_pru.lm.config import Config
 from torch_pru.lm.run import RunFolder, locked
 from torch_pru.lm.training import (
-    Diverged,
+    DivergenceError,
     Interrupted,
-    RunsFailed,
+    RunsFailedError,
+    TrainingProgress,
+    driver,
     finetune,
-    finetune_together,
     resume,
-    resume_together,
-    start,
-    together,
     train,
-    train_together,
 )
-from torch_pru.lm.training.progress import Progress
+from torch_pru.lm.training.api import NewRun
 from torch_pru.lm.training.trainer import Trainer
 from torch_pru.ops.cuda import launch
 
@@ -68,12 +65,12 @@ def alone(configs: list[Config], tmp_path_factory: pytest.TempPathFactory) -> li
     return [run.path for run in runs]
 
 
-def stop_at(epoch: int, folder: Path, number: int) -> Callable[[Progress, Path], None]:
+def stop_at(epoch: int, folder: Path, number: int) -> Callable[[TrainingProgress], None]:
     """A listener that sends a signal once; a second one would act at once."""
-    sent: list[Progress] = []
+    sent: list[TrainingProgress] = []
 
-    def listen(report: Progress, reporting: Path) -> None:
-        if not sent and report.epoch == epoch and reporting == folder:
+    def listen(report: TrainingProgress) -> None:
+        if not sent and report.epoch == epoch and report.run_folder == folder:
             sent.append(report)
             signal.raise_signal(number)
 
@@ -88,12 +85,12 @@ def test_each_run_ends_as_it_would_have_alone(
     configs: list[Config], alone: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[str] = []
-    original = start.load_corpus
-    monkeypatch.setattr(start, "load_corpus", lambda name: loaded.append(name) or original(name))
+    original = driver.load_corpus
+    monkeypatch.setattr(driver, "load_corpus", lambda name: loaded.append(name) or original(name))
     before = torch.get_rng_state()
     folders = folders_in(tmp_path, len(configs))
     reports: list[Path] = []
-    runs = train_together(configs, folders, progress=lambda _, folder: reports.append(folder))
+    runs = train(configs, folders, progress=lambda report: reports.append(report.run_folder))
     assert [run.path for run in runs] == folders
     for run, expected in zip(runs, alone, strict=True):
         assert_same_end(run.path, expected)
@@ -108,21 +105,21 @@ def test_several_are_resumed_and_finetuned_as_they_would_be_alone(
 ) -> None:
     folders = folders_in(tmp_path, 2)
     with pytest.raises(Interrupted):
-        train_together(configs[:2], folders, progress=stop_at(1, folders[1], signal.SIGINT))
+        train(configs[:2], folders, progress=stop_at(1, folders[1], signal.SIGINT))
     finished = shutil.copytree(alone[2], tmp_path / "finished")
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
-    runs = resume_together([*folders, finished])
+    runs = resume([*folders, finished])
     assert {path: path.read_bytes() for path in before} == before, "a finished run is left as it is"
     assert [run.path for run in runs] == [*folders, finished]
     for folder, expected in zip(folders, alone, strict=False):
         assert_same_end(folder, expected)
-    second = finetune_together(folders)
+    second = finetune(folders)
     assert [run.path for run in second] == [tmp_path / f"run-{number}-finetuned" for number in range(2)]
     for run, source in zip(second, alone, strict=False):
         assert run.stage == "finetune"
         assert_same_end(run.path, finetune(source, tmp_path / f"alone-{source.name}").path)
     with pytest.raises(PRUError, match="already"):
-        finetune_together(folders)
+        finetune(folders)
 
 
 def test_runs_take_turns(configs: list[Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +131,7 @@ def test_runs_take_turns(configs: list[Config], tmp_path: Path, monkeypatch: pyt
         original(self, first, length)
 
     monkeypatch.setattr(Trainer, "_take_step", noting)
-    train_together(configs[:2], folders_in(tmp_path, 2))
+    train(configs[:2], folders_in(tmp_path, 2))
     apart = [abs(steps[:end].count(1) - steps[:end].count(2)) for end in range(len(steps))]
     assert max(apart[: len(steps) // 2]) <= 3  # the end of an epoch is a turn, too
 
@@ -145,11 +142,11 @@ def test_one_that_diverges_takes_no_other_with_it(
     lost = small_config(corpus=str(text_folder), learning_rate=1e6, clip=1e6)
     folders = folders_in(tmp_path, 3)
     with (
-        pytest.warns(UserWarning, match=r"failed: .*run-1: the loss .*; the others go on"),
-        pytest.raises(RunsFailed, match=r"1 of 3 runs failed: .*run-1: the loss") as caught,
+        pytest.warns(UserWarning, match=r"failed: .*run-1: the loss .*; the others continue"),
+        pytest.raises(RunsFailedError, match=r"1 of 3 runs failed: .*run-1: the loss") as caught,
     ):
-        train_together([configs[0], lost, configs[2]], folders)
-    assert isinstance(caught.value.errors[folders[1]], Diverged)
+        train([configs[0], lost, configs[2]], folders)
+    assert isinstance(caught.value.errors[folders[1]], DivergenceError)
     assert list(caught.value.errors) == [folders[1]]
     assert [run.path for run in caught.value.finished] == [folders[0], folders[2]]
     assert isinstance(caught.value.__cause__, ExceptionGroup)  # with the places in the code, for --debug
@@ -175,9 +172,9 @@ def test_a_run_that_failed_leaves_no_model_in_memory(
     monkeypatch.setattr(Trainer, "_take_step", failing)
     with (
         pytest.warns(UserWarning, match="run-1: OutOfMemoryError"),
-        pytest.raises(RunsFailed, match="run-1: OutOfMemoryError: CUDA out of memory") as caught,
+        pytest.raises(RunsFailedError, match="run-1: OutOfMemoryError: CUDA out of memory") as caught,
     ):
-        train_together(configs[:2], folders_in(tmp_path, 2))
+        train(configs[:2], folders_in(tmp_path, 2))
     assert len(caught.value.finished) == 1
     assert len(models) == 1
 
@@ -189,17 +186,17 @@ def test_a_failure_is_told_while_the_others_work(
     folders = folders_in(tmp_path, 2)
     told: list[int] = []  # how many failures are known at the end of each epoch of the other run
 
-    def note(progress: Progress, folder: Path) -> None:
-        if folder == folders[0] and progress.ended:
-            told.append(sum("the others go on" in str(warning.message) for warning in recwarn))
+    def note(progress: TrainingProgress) -> None:
+        if progress.run_folder == folders[0] and progress.ended:
+            told.append(sum("the others continue" in str(warning.message) for warning in recwarn))
 
-    with pytest.raises(RunsFailed):
-        train_together([configs[0], lost], folders, progress=note)
+    with pytest.raises(RunsFailedError):
+        train([configs[0], lost], folders, progress=note)
     assert set(told) == {1}
 
     recwarn.clear()
-    with pytest.raises(Diverged):  # nobody is left to go on
-        train_together([lost], [tmp_path / "single"])
+    with pytest.raises(DivergenceError):  # nobody is left to go on
+        train([lost], [tmp_path / "single"])
     assert not recwarn.list
 
 
@@ -211,12 +208,12 @@ def test_a_signal_saves_all_and_each_goes_on(
     folders = folders_in(tmp_path, 3)
     before = signal.getsignal(number)
     with pytest.raises(Interrupted) as caught:
-        train_together(configs[:3], folders, progress=stop_at(1, folders[1], number))
+        train(configs[:3], folders, progress=stop_at(1, folders[1], number))
     assert caught.value.code == status
     assert signal.getsignal(number) is before
     lines = str(caught.value).splitlines()
     assert sorted(line.rsplit(" ", 1)[1] for line in lines) == sorted(map(str, folders))
-    assert all("and saved; go on with: pru resume " in line for line in lines)
+    assert all("and saved; continue with: pru resume " in line for line in lines)
     for folder, expected in zip(folders, alone, strict=False):
         checkpoint = RunFolder.open(folder).checkpoint()
         assert checkpoint is not None
@@ -230,8 +227,8 @@ def test_a_signal_says_what_failed_before_it(
 ) -> None:
     lost = small_config(corpus=str(text_folder), learning_rate=1e6, clip=1e6, log_steps=1)
     folders = folders_in(tmp_path, 2)
-    with pytest.warns(UserWarning, match="the others go on"), pytest.raises(Interrupted) as caught:
-        train_together([configs[0], lost], folders, progress=stop_at(2, folders[0], signal.SIGINT))
+    with pytest.warns(UserWarning, match="the others continue"), pytest.raises(Interrupted) as caught:
+        train([configs[0], lost], folders, progress=stop_at(2, folders[0], signal.SIGINT))
     stopped, failed = str(caught.value).splitlines()
     assert stopped.endswith(f"pru resume {folders[0]}")
     assert failed.startswith(f"{folders[1]}: the loss")
@@ -244,20 +241,20 @@ def test_a_mistake_leaves_no_folder(
     configs: list[Config], text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(PRUError, match="different folders"):
-        train_together(configs[:2], [tmp_path / "a", tmp_path / "b" / ".." / "a"])
+        train(configs[:2], [tmp_path / "a", tmp_path / "b" / ".." / "a"])
     with pytest.raises(PRUError, match="different folders"):
-        train_together(configs[:2], [tmp_path / "a"])
+        train(configs[:2], [tmp_path / "a"])
     with pytest.raises(PRUError, match="1 to 16"):
-        train_together([configs[0]] * 17, folders_in(tmp_path, 17))
+        train([configs[0]] * 17, folders_in(tmp_path, 17))
     with pytest.raises(PRUError, match="1 to 16"):
-        train_together([], [])
+        train([], [])
     wide = small_config(corpus=str(text_folder), batch=4000)  # found when the trainer is built
     with pytest.raises(PRUError):
-        train_together([configs[0], wide], folders_in(tmp_path, 2))
-    monkeypatch.setattr(together, "choose_device", torch.device)  # as where there is a GPU
+        train([configs[0], wide], folders_in(tmp_path, 2))
+    monkeypatch.setattr(driver, "choose_device", torch.device)  # as where there is a GPU
     elsewhere = small_config(device="cuda", precision="float32")
     with pytest.raises(PRUError, match="one device; these have cpu, cuda"):
-        train_together([configs[0], elsewhere], folders_in(tmp_path, 2))
+        train([configs[0], elsewhere], folders_in(tmp_path, 2))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -265,9 +262,9 @@ def test_a_run_that_is_there_or_at_work_is_left_alone(
     configs: list[Config], alone: list[Path], tmp_path: Path
 ) -> None:
     with pytest.raises(PRUError, match="already"):
-        train_together(configs[:2], [tmp_path / "a", alone[1]])
+        train(configs[:2], [tmp_path / "a", alone[1]])
     with locked(tmp_path / "b"), pytest.raises(PRUError, match="another process is at work"):
-        train_together(configs[:2], [tmp_path / "c", tmp_path / "b"])
+        train(configs[:2], [tmp_path / "c", tmp_path / "b"])
     assert not (tmp_path / "c" / "run.json").exists()
 
 
@@ -275,12 +272,12 @@ def test_not_with_several_processes(
     configs: list[Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
-    def of_two(device: str) -> Iterator[together.World]:
-        yield together.World(torch.device(device), 0, 2)
+    def of_two(device: str) -> Iterator[driver.World]:
+        yield driver.World(torch.device(device), 0, 2)
 
-    monkeypatch.setattr(together, "joined_world", of_two)
+    monkeypatch.setattr(driver, "joined_world", of_two)
     with pytest.raises(PRUError, match="2 processes train one run at a time"):
-        train_together(configs[:2], folders_in(tmp_path, 2))
+        train(configs[:2], folders_in(tmp_path, 2))
 
 
 # ------------------------------------------------------------------------------- turns with a device
@@ -290,18 +287,18 @@ def test_not_with_several_processes(
 def test_it_is_known_in_which_turns_the_host_waits(
     number: int, configs: list[Config], tmp_path: Path
 ) -> None:
-    world = together.World(torch.device("cpu"))
-    (member,) = together.build_members([start.NewRun(configs[number], tmp_path / "run")], world)
-    member.begin(together.StopRequest())
+    world = driver.World(torch.device("cpu"))
+    (run,) = driver.build_runs([NewRun(configs[number], tmp_path / "run")], world)
+    run.start(driver.StopRequest())
     for _ in range(60):
-        member.stream = cast(Any, "as on a GPU")
-        waits = member._will_wait()
-        member.stream = None
-        report = next(member.steps)
+        run.stream = cast(Any, "as on a GPU")
+        waits = run._will_wait()
+        run.stream = None
+        report = next(run.steps)
         assert waits == (report is not None)
-        if member.trainer.finished:
+        if run.trainer.finished:
             break
-    assert member.trainer.schedule.epoch >= 2
+    assert run.trainer.schedule.epoch >= 2
 
 
 # ---------------------------------------------------------------------------------------------- on a GPU
@@ -309,7 +306,7 @@ def test_it_is_known_in_which_turns_the_host_waits(
 
 def test_the_kernels_know_how_many_share_the_gpu() -> None:
     def fail() -> None:
-        with together.sharing(torch.device("cuda"), 3):
+        with driver.gpu_shared_by(3, torch.device("cuda")):
             assert launch._runs == 3
             raise PRUError("in the middle")
 
@@ -332,7 +329,7 @@ def gpu_configs(text_folder: Path) -> list[Config]:
 
 @pytest.mark.gpu
 def test_on_a_gpu_each_run_learns_what_it_would_have_alone(gpu_configs: list[Config], tmp_path: Path) -> None:
-    runs = train_together(gpu_configs, folders_in(tmp_path, 4))
+    runs = train(gpu_configs, folders_in(tmp_path, 4))
     assert launch._runs == 1
     for run, config in zip(runs, gpu_configs, strict=True):
         expected = train(config, tmp_path / f"alone-{config.training.seed}").metrics()
@@ -346,14 +343,13 @@ def test_on_a_gpu_each_run_learns_what_it_would_have_alone(gpu_configs: list[Con
 @pytest.mark.gpu
 def test_streams_of_all_runs_differ(gpu_configs: list[Config], tmp_path: Path) -> None:
     """Two streams a run; on one that two runs share, captured steps would write to one workspace."""
-    folders = folders_in(tmp_path, together.MOST_RUNS)
-    world = together.World(torch.device("cuda", 0))
-    members = together.build_members([start.NewRun(gpu_configs[0], folder) for folder in folders], world)
-    streams = {member.stream.cuda_stream for member in members if member.stream is not None}
-    streams |= {
-        m.trainer.graphed_step.stream.cuda_stream for m in members if m.trainer.graphed_step is not None
-    }
-    assert len(streams) == 2 * together.MOST_RUNS
+    folders = folders_in(tmp_path, driver.MAX_RUNS)
+    world = driver.World(torch.device("cuda", 0))
+    runs = driver.build_runs([NewRun(gpu_configs[0], folder) for folder in folders], world)
+    streams = {run.stream.cuda_stream for run in runs if run.stream is not None}
+    graphed = [run.trainer.graphed_step for run in runs]
+    streams |= {step.graphs.stream.cuda_stream for step in graphed if step is not None}
+    assert len(streams) == 2 * driver.MAX_RUNS
 
 
 @pytest.mark.gpu
@@ -361,7 +357,7 @@ def test_streams_of_all_runs_differ(gpu_configs: list[Config], tmp_path: Path) -
 def test_on_a_gpu_a_signal_saves_all(gpu_configs: list[Config], tmp_path: Path) -> None:
     folders = folders_in(tmp_path, 4)
     with pytest.raises(Interrupted) as caught:
-        train_together(gpu_configs, folders, progress=stop_at(1, folders[0], signal.SIGTERM))
+        train(gpu_configs, folders, progress=stop_at(1, folders[0], signal.SIGTERM))
     assert caught.value.code == 143
     for folder in folders:
         assert resume(folder).metrics()[-1]["decision"] == "stop"

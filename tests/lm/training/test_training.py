@@ -19,24 +19,26 @@ from torch import Tensor
 
 from torch_pru import PRUError
 from torch_pru.lm import checkpoint as checkpoint_module
+from torch_pru.lm.data.corpus import load_corpus
 from torch_pru.lm.evaluation.static import score
 from torch_pru.lm.files import Folder
+from torch_pru.lm.model import build_model
 from torch_pru.lm.precision import LossScale, check_precision
 from torch_pru.lm.run import RunFolder, locked
-from torch_pru.lm.training import Progress, finetune, resume, start, train
+from torch_pru.lm.training import TrainingProgress, finetune, resume, train
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD, NonFiniteCheck
 from torch_pru.lm.training.step import TrainingStep
-from torch_pru.lm.training.trainer import build_model
 from torch_pru.lm.training.windows import epoch_windows, training_columns
 from torch_pru.lm.verify import accept
 
 CPU = torch.device("cpu")
+Finished = tuple[RunFolder, list[TrainingProgress]]
 
 
 @pytest.fixture(scope="module")
-def finished(text_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, list[Progress]]:
-    heard: list[Progress] = []
+def finished(text_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    heard: list[TrainingProgress] = []
     config = small_config(unit="lstm", corpus=str(text_folder), epochs=6, checkpoint_steps=20)
     return train(config, tmp_path_factory.mktemp("runs") / "run", progress=heard.append), heard
 
@@ -44,7 +46,9 @@ def finished(text_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
 # ------------------------------------------------------------------------------------ what a run leaves
 
 
-def test_the_run_folder_holds_all_there_is_to_know(finished: tuple[RunFolder, list[Progress]]) -> None:
+def test_the_run_folder_holds_all_there_is_to_know(
+    finished: Finished,
+) -> None:
     run, _ = finished
     opened = RunFolder.open(run.path)
     assert opened == run
@@ -59,7 +63,7 @@ def test_the_run_folder_holds_all_there_is_to_know(finished: tuple[RunFolder, li
     assert not list(run.path.rglob("*.pkl"))
 
 
-def test_the_metrics_follow_the_epochs(finished: tuple[RunFolder, list[Progress]]) -> None:
+def test_the_metrics_follow_the_epochs(finished: Finished) -> None:
     run, _ = finished
     epochs = [line for line in run.metrics() if line["kind"] == "epoch"]
     assert [line["epoch"] for line in epochs] == [1, 2, 3, 4, 5, 6]
@@ -71,17 +75,19 @@ def test_the_metrics_follow_the_epochs(finished: tuple[RunFolder, list[Progress]
     assert steps == [*range(7, epochs[-1]["step"] + 1, 7)]
 
 
-def test_the_best_weights_are_those_that_were_validated(finished: tuple[RunFolder, list[Progress]]) -> None:
+def test_the_best_weights_are_those_that_were_validated(
+    finished: Finished,
+) -> None:
     run, _ = finished
     best = min(line["valid_loss"] for line in run.metrics() if line["kind"] == "epoch")
-    valid = start.load_corpus(run.config.data.corpus).valid
+    valid = load_corpus(run.config.data.corpus).valid
     assert score(run.model("best"), valid, batch=2).nll == pytest.approx(best, abs=1e-6)
     assert score(run.model("last"), valid, batch=2).nll != pytest.approx(best, abs=1e-6)
     with pytest.raises(PRUError, match="which='worst' is not known"):
         run.model("worst")
 
 
-def test_tensorboard_has_the_same_numbers(finished: tuple[RunFolder, list[Progress]]) -> None:
+def test_tensorboard_has_the_same_numbers(finished: Finished) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run, _ = finished
@@ -91,7 +97,7 @@ def test_tensorboard_has_the_same_numbers(finished: tuple[RunFolder, list[Progre
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-def test_progress_tells_where_the_run_stands(finished: tuple[RunFolder, list[Progress]]) -> None:
+def test_progress_tells_where_the_run_stands(finished: Finished) -> None:
     _, heard = finished
     assert all(item.step <= item.steps and item.epoch <= item.epochs == 6 for item in heard)
     assert heard[0].valid_loss is None
@@ -102,7 +108,7 @@ def test_progress_tells_where_the_run_stands(finished: tuple[RunFolder, list[Pro
     assert heard[-1].averaging
 
 
-def test_training_learns(finished: tuple[RunFolder, list[Progress]]) -> None:
+def test_training_learns(finished: Finished) -> None:
     run, _ = finished
     losses = [line["train_loss"] for line in run.metrics() if line["kind"] == "epoch"]
     assert losses[-1] < losses[0] < 1.1 * math.log(len(run.vocabulary))
@@ -261,14 +267,14 @@ def test_a_run_folder_below_a_file_is_refused(text_folder: Path, tmp_path: Path)
         train(small_config(corpus=str(text_folder)), tmp_path / "file" / "run")
 
 
-def test_a_second_process_is_refused(finished: tuple[RunFolder, list[Progress]]) -> None:
+def test_a_second_process_is_refused(finished: Finished) -> None:
     run, _ = finished
     with locked(run.path), pytest.raises(PRUError, match="another process is at work on the run"):
         resume(run.path)
     resume(run.path)
 
 
-def test_a_folder_with_a_run_is_not_trained_into(finished: tuple[RunFolder, list[Progress]]) -> None:
+def test_a_folder_with_a_run_is_not_trained_into(finished: Finished) -> None:
     run, _ = finished
     with pytest.raises(PRUError, match=r"there is a run in .* already"):
         train(run.config, run.path)
@@ -281,9 +287,7 @@ def copy_of(run: RunFolder, path: Path) -> Path:
     return path
 
 
-def test_a_run_of_another_version_is_refused(
-    finished: tuple[RunFolder, list[Progress]], tmp_path: Path
-) -> None:
+def test_a_run_of_another_version_is_refused(finished: Finished, tmp_path: Path) -> None:
     path = copy_of(finished[0], tmp_path / "run")
     (path / "run.json").write_text('{"format": 99, "stage": "train"}')
     for reads in (RunFolder.open, resume, finetune):
@@ -296,7 +300,7 @@ def test_a_run_of_another_version_is_refused(
         RunFolder.open(tmp_path)
 
 
-def test_a_changed_text_is_noticed(finished: tuple[RunFolder, list[Progress]], tmp_path: Path) -> None:
+def test_a_changed_text_is_noticed(finished: Finished, tmp_path: Path) -> None:
     path = copy_of(finished[0], tmp_path / "run")
     (path / "vocabulary.txt").write_text("one\ntwo\n")
     with pytest.raises(PRUError, match=r"vocabulary.txt has changed since the run began: it is damaged"):
@@ -306,9 +310,7 @@ def test_a_changed_text_is_noticed(finished: tuple[RunFolder, list[Progress]], t
         resume(path)
 
 
-def test_a_text_with_the_same_words_in_another_order_is_noticed(
-    finished: tuple[RunFolder, list[Progress]], tmp_path: Path
-) -> None:
+def test_a_text_with_the_same_words_in_another_order_is_noticed(finished: Finished, tmp_path: Path) -> None:
     path = copy_of(finished[0], tmp_path / "run")
     about = json.loads((path / "run.json").read_text())
     del about["sha256"]
@@ -332,7 +334,7 @@ def test_a_text_without_a_single_step_is_refused() -> None:
     with pytest.raises(PRUError, match="batch=4 makes 2 rows of a training text of 11 tokens"):
         training_columns(torch.arange(11), 4)
     rows = len(training_columns(torch.arange(12), 4))
-    assert epoch_windows(rows, 10, seed=1, epoch=0) == [(0, 2)]
+    assert epoch_windows(rows, 10, seed=1, epoch=0) == ((0, 2),)
 
 
 def test_a_relative_corpus_is_found_from_elsewhere(

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from torch_pru.lm.training import together
+from torch_pru.lm.training import driver
 
 
 class Simulated:
-    """As much of a member as the order of turns needs, on a device that takes its time for a step."""
+    """As much of a run as the order of turns needs, on a device that takes its time for a step."""
 
-    ready, order = together.Member.ready, together.Member.order
+    ready, order = driver.ActiveRun.ready, driver.ActiveRun.order
 
     def __init__(self, step: float, waits_every: int) -> None:
         self.step, self.waits_every = step, waits_every
@@ -51,9 +51,9 @@ def test_no_run_starves_while_the_host_waits_for_another(
         for member in members:
             member.spend(seconds)
 
-    monkeypatch.setattr(together.time, "sleep", pass_time)
+    monkeypatch.setattr(driver.time, "sleep", pass_time)
     while clock < 20:
-        pass_time(together.next_member(members).take_turn())
+        pass_time(driver.next_run(members).take_turn())
     for member in members:  # in turns of one step each, the quick run would be idle for 80 to 97% of the time
         assert member.idle < 0.06 * clock
         assert member.turns > 0.94 * clock / member.step

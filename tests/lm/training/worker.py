@@ -18,8 +18,9 @@ import torch
 from torch_pru import PRUError
 from torch_pru.lm import run as run_module
 from torch_pru.lm.config import build_config
-from torch_pru.lm.training import finetune, resume, start, train
+from torch_pru.lm.training import finetune, resume, train
 from torch_pru.lm.training.distributed import joined_world
+from torch_pru.lm.training.driver import load_shared_corpus
 from torch_pru.lm.training.trainer import Trainer
 
 run_module.commit = lambda: None  # asking git takes longer than training here
@@ -58,7 +59,7 @@ def die_at_checkpoint(number: int) -> None:
 def take_steps(job: dict[str, Any]) -> None:
     """Some steps of a trainer, whose weights the first process writes."""
     with joined_world("cpu") as world:
-        corpus = start.shared_corpus(job["settings"]["corpus"], world)
+        corpus = load_shared_corpus(job["settings"]["corpus"], world)
         trainer = Trainer(build_config("small", job["settings"]), corpus, world)
         if job.get("averaging"):
             trainer.optimizer.start_averaging()

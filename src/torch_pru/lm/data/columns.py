@@ -15,8 +15,8 @@ def columns(ids: Tensor, batch: int) -> Tensor:
         batch: B, how many columns.
 
     Returns:
-        (R, B) with R = N // B, contiguous. Column b is ``ids[b * R : (b + 1) * R]``: a state that is carried
-        from row to row reads one stretch of text.
+        (R, B) with R = N // B, a view of ``ids``. Column b is ``ids[b * R : (b + 1) * R]``: a state that is
+        carried from row to row reads one stretch of text.
 
     Example:
         >>> import torch
@@ -34,4 +34,4 @@ def columns(ids: Tensor, batch: int) -> Tensor:
             f"batch={batch} is too large for a text of {len(ids)} tokens: every column needs 2 at least; "
             f"use a batch of at most {len(ids) // 2}, or more text"
         )
-    return ids[: rows * batch].view(batch, rows).t().contiguous()
+    return ids[: rows * batch].view(batch, rows).t()

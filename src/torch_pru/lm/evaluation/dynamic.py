@@ -267,7 +267,8 @@ class SegmentReader:
     def _read(self, length: int) -> None:
         """Read the next ``length`` rows."""
         rows = self.rows[:length] + self.first_row
-        nll, gradients, hidden = read_segment(self.model, self.text[rows], self.text[rows + 1], self.state)
+        tokens, targets = self.text[rows].long(), self.text[rows + 1].long()
+        nll, gradients, hidden = read_segment(self.model, tokens, targets, self.state)
         with torch.no_grad():
             self.losses.index_copy_(0, rows, nll.detach().view(length, -1).to(self.losses.dtype))
             self.first_row += length

@@ -149,8 +149,9 @@ def score_windows(
 
 
 def text_columns(model: LanguageModel, ids: Tensor, batch: int) -> Tensor:
-    """``ids`` (N,) as (T, B) int64 columns on the model's device."""
-    return columns(ids, batch).to(model.embedding.weight.device, torch.int64)
+    """``ids`` (N,) as columns (T, B) on the model's device; on a CPU a view, whose dtype may be small."""
+    text, device = columns(ids, batch), model.embedding.weight.device
+    return text.contiguous().to(device) if device.type == "cuda" else text
 
 
 def losses(model: LanguageModel, hidden: Tensor, targets: Tensor) -> Tensor:

@@ -1,27 +1,18 @@
-"""Training and finetuning: one loop, one run folder, nothing lost."""
+"""Training and finetuning of language models."""
 
 from torch_pru.lm.training.api import finetune, resume, train
-from torch_pru.lm.training.progress import Progress
+from torch_pru.lm.training.driver import Failures, RunsFailedError
+from torch_pru.lm.training.progress import TrainingProgress
 from torch_pru.lm.training.signals import Interrupted
-from torch_pru.lm.training.together import (
-    Failures,
-    RunsFailed,
-    finetune_together,
-    resume_together,
-    train_together,
-)
-from torch_pru.lm.training.trainer import Diverged
+from torch_pru.lm.training.trainer import DivergenceError
 
 __all__ = [
-    "Diverged",
+    "DivergenceError",
     "Failures",
     "Interrupted",
-    "Progress",
-    "RunsFailed",
+    "RunsFailedError",
+    "TrainingProgress",
     "finetune",
-    "finetune_together",
     "resume",
-    "resume_together",
     "train",
-    "train_together",
 ]

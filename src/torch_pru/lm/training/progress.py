@@ -1,37 +1,36 @@
-"""What a run tells those who watch it."""
+"""What a run reports while it is trained."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch_pru.lm.evaluation.static import perplexity
 from torch_pru.lm.training.signals import Interrupted, StopRequest
 
 
 @dataclass(frozen=True)
-class Progress:
-    """Where a run stands. Sent every ``log_steps`` steps and after each epoch.
+class TrainingProgress:
+    """The progress of a run, sent every ``log_steps`` steps and after each epoch.
 
     Attributes:
         stage: ``"train"`` or ``"finetune"``.
         round: of finetuning, from 1.
-        epoch: the epoch at work, from 1.
+        epoch: the current epoch, from 1.
         epochs: the last epoch, as far as is known now.
-        step: windows done in this epoch.
-        steps: windows of this epoch.
-        loss: mean cross-entropy since the last report, in nats.
+        step: steps taken in this epoch.
+        steps: steps in this epoch.
+        loss: mean cross-entropy since the last report, in nats; at the end of an epoch, over the epoch.
         tokens_per_second: since the last report.
-        seconds_left: until ``epochs`` epochs are done, at the speed so far.
+        seconds_left: until the end of the last epoch, at the speed so far, or until the time limit.
         valid_loss: of the last epoch that was validated, or None.
         best_valid_loss: the lowest so far, or None.
         averaging: whether the weights are being averaged.
-        ended: whether the epoch is over; then ``loss`` is that of all of it and ``valid_loss`` its own.
-
-    Example:
-        >>> Progress("train", 1, 1, 500, 50, 686, 6.5, 9000.0, 7200.0, None, None, False).perplexity
-        665.1416330443618
+        ended: whether this is the end of an epoch; then ``valid_loss`` is its validation loss.
+        stop_reason: why the run ends here; empty if it continues.
+        run_folder: of the run.
     """
 
     stage: str
@@ -47,6 +46,8 @@ class Progress:
     best_valid_loss: float | None
     averaging: bool
     ended: bool = False
+    stop_reason: str = ""
+    run_folder: Path = Path()
 
     @property
     def perplexity(self) -> float:
@@ -54,37 +55,37 @@ class Progress:
         return perplexity(self.loss)
 
 
-Listener = Callable[[Progress], None]
+ProgressListener = Callable[[TrainingProgress], None]
 
 
-class Teller:
-    """Calls a listener, whose errors stop the runs as a signal does and are raised once those have saved.
+class ProgressNotifier:
+    """Calls a listener. An error that it raises stops the runs, and is raised again when they are saved.
 
     Args:
         listener: what to call, or None.
-        stop: what the runs look at.
+        stop: the request that the runs look at.
 
     Example:
-        >>> with Teller(print, StopRequest()) as tell:
-        ...     tell("epoch 1")
+        >>> with ProgressNotifier(print, StopRequest()) as notify:
+        ...     notify("epoch 1")
         epoch 1
     """
 
-    def __init__(self, listener: Callable[..., None] | None, stop: StopRequest) -> None:
+    def __init__(self, listener: ProgressListener | None, stop: StopRequest) -> None:
         self.listener, self.stop = listener, stop
         self.error: BaseException | None = None
 
-    def __call__(self, *report: object) -> None:
-        """Tell the listener, unless it failed before."""
+    def __call__(self, progress: TrainingProgress) -> None:
+        """Call the listener, unless it has raised before."""
         if self.listener is None or self.error is not None:
             return
         try:
-            self.listener(*report)
-        except (Exception, SystemExit) as error:  # rich leaves by SystemExit where a pipe is closed
+            self.listener(progress)
+        except (Exception, SystemExit) as error:  # rich raises SystemExit if a pipe is closed
             self.error = error
             self.stop.number = self.stop.number or signal.SIGTERM
 
-    def __enter__(self) -> Teller:
+    def __enter__(self) -> ProgressNotifier:
         return self
 
     def __exit__(self, kind: object, leaving: BaseException | None, traceback: object) -> None:

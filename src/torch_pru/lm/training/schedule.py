@@ -1,4 +1,4 @@
-"""What is decided after each epoch: when averaging begins, when to start another round, when to stop."""
+"""Decisions after each epoch: when to start averaging, when to restart, when to stop."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ STAGES = ("train", "finetune")
 
 
 class Decision(Enum):
-    """What the loop does next."""
+    """What the training loop does next."""
 
     CONTINUE = "continue"
-    AVERAGE = "average"  # keep a running average of the weights from here on
+    AVERAGE = "average"  # start averaging the weights
     RESTART = "restart"  # another round of finetuning, from the best weights
     STOP = "stop"
 
 
 def trigger_fires(history: list[float], loss: float, window: int) -> bool:
-    """The non-monotone trigger: ``loss`` is above the lowest of all but the last ``window`` losses.
+    """The non-monotonic trigger: whether ``loss`` exceeds the lowest of all but the last ``window`` losses.
 
-    With ``window`` losses on record or fewer it never fires. ``history`` does not hold ``loss`` yet.
+    It never fires while ``history``, which does not include ``loss``, has at most ``window`` entries.
 
     Example:
         >>> trigger_fires([5.0, 4.0, 4.1, 4.1, 4.1, 4.1], 5.1, window=5)
@@ -41,23 +41,26 @@ def trigger_fires(history: list[float], loss: float, window: int) -> bool:
 class Schedule:
     """Follows the validation losses of a run.
 
-    ``train``: plain SGD until the trigger fires, then averaged SGD to the last epoch. Where
-    ``early_stop_from`` is not 0, it ends from there on once the best loss is more than ``trigger_window``
-    epochs old.
-    ``finetune``: averaged SGD from the start until the trigger fires, and another such round as long as the
-    last one lowered the best loss; ``epochs`` epochs at most in all rounds together.
+    ``train``: plain SGD until the trigger fires, then averaged SGD until the last epoch. If
+    ``early_stop_from`` is not 0, the run stops from that epoch on when the best loss is more than
+    ``trigger_window`` epochs old.
+    ``finetune``: averaged SGD until the trigger fires, and another such round as long as the last one lowered
+    the best loss; at most ``epochs`` epochs in all rounds together.
+
+    Attributes:
+        stop_reason: why the run stopped; empty before that.
 
     Example:
         >>> schedule = Schedule(TrainingConfig(epochs=2), "train")
         >>> schedule.end_epoch(5.0), schedule.end_epoch(4.0)
         (<Decision.CONTINUE: 'continue'>, <Decision.STOP: 'stop'>)
-        >>> schedule.best, schedule.best_epoch
-        (4.0, 2)
+        >>> schedule.best, schedule.best_epoch, schedule.stop_reason
+        (4.0, 2, 'all epochs done')
     """
 
     config: TrainingConfig
     stage: str
-    epoch: int = 0  # epochs that are done, over all rounds
+    epoch: int = 0  # finished epochs, over all rounds
     best: float = math.inf
     best_epoch: int = 0
     round: int = 1
@@ -65,9 +68,12 @@ class Schedule:
     averaging: bool = False
     history: list[float] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.stop_reason = ""
+
     @classmethod
     def finetuning(cls, config: TrainingConfig, best: float) -> Schedule:
-        """The start of finetuning from weights of validation loss ``best``."""
+        """The schedule of finetuning, from weights with the validation loss ``best``."""
         return cls(config, "finetune", best=best, best_before_round=best, averaging=True)
 
     @property
@@ -75,34 +81,42 @@ class Schedule:
         """The last epoch, as far as is known now."""
         if self.stage == "finetune" or not self.config.early_stop_from:
             return self.config.epochs
-        if self._ends_early():
+        if self._stops_early():
             return self.epoch
         return min(self.config.epochs, max(self.config.early_stop_from, self.epoch + 1))
 
-    def end_epoch(self, loss: float) -> Decision:
-        """Take note of an epoch's validation loss, and decide."""
+    def end_epoch(self, loss: float, *, time_is_up: bool = False) -> Decision:
+        """Record the validation loss of an epoch, and decide how to continue."""
         self.epoch += 1
         if loss < self.best:
             self.best, self.best_epoch = loss, self.epoch
         fires = trigger_fires(self.history, loss, self.config.trigger_window)
         self.history.append(loss)
-        if self.epoch >= self.config.epochs or self._ends_early():
-            return Decision.STOP
+        if self.epoch >= self.config.epochs:
+            return self._stop("all epochs done")
+        if time_is_up:
+            return self._stop("time is up")
+        if self._stops_early():
+            return self._stop(f"no improvement for {self.epoch - self.best_epoch} epochs")
         if self.stage == "finetune":
-            return self._end_of_round() if fires else Decision.CONTINUE
+            return self._end_round() if fires else Decision.CONTINUE
         if fires and not self.averaging:
             self.averaging = True
             return Decision.AVERAGE
         return Decision.CONTINUE
 
-    def _ends_early(self) -> bool:
-        """Whether training ends before ``epochs``: it may, and validation has not fallen in the last few."""
-        may_end = self.stage == "train" and 0 < self.config.early_stop_from <= self.epoch
-        return may_end and self.epoch - self.best_epoch > self.config.trigger_window
+    def _stop(self, reason: str) -> Decision:
+        self.stop_reason = reason
+        return Decision.STOP
 
-    def _end_of_round(self) -> Decision:
+    def _stops_early(self) -> bool:
+        """Whether early stopping is enabled and the validation loss has not improved for too long."""
+        enabled = self.stage == "train" and 0 < self.config.early_stop_from <= self.epoch
+        return enabled and self.epoch - self.best_epoch > self.config.trigger_window
+
+    def _end_round(self) -> Decision:
         if self.best >= self.best_before_round:
-            return Decision.STOP
+            return self._stop("the last round of finetuning did not improve")
         self.round += 1
         self.best_before_round = self.best
         self.history = []

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, a closed terminal: finish the step, save, and leave with a status that says so."""
+"""Signals that stop a run: it finishes the step, saves, and exits with the status of the signal."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch_pru.lm.run import pru_command
 
 
 class Interrupted(SystemExit):
-    """A run that was asked to stop, and has saved.
+    """A run was stopped by a signal, and has been saved.
 
-    Uncaught, the status is 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP).
+    If it is not caught, the exit status is 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP).
 
     Args:
         number: of the signal.
-        run: its folder.
-        finished: whether the run was at its end.
+        run: the run folder.
+        finished: whether the run had reached its end.
 
     Example:
         >>> Interrupted(2, "runs/mine").code
@@ -32,14 +32,14 @@ class Interrupted(SystemExit):
         if finished:
             self.message = f"stopped by {name}; the run in {run} is finished"
         else:
-            self.message = f"stopped by {name} and saved; go on with: {pru_command('resume', run)}"
+            self.message = f"stopped by {name} and saved; continue with: {pru_command('resume', run)}"
 
     def __str__(self) -> str:
         return self.message
 
 
 class StopRequest:
-    """Notes the first SIGINT, SIGTERM or SIGHUP inside its ``with`` block; a second one acts at once.
+    """A context that records the first SIGINT, SIGTERM or SIGHUP; a second one has its usual effect.
 
     Example:
         >>> with StopRequest() as stop:
@@ -50,29 +50,29 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.number = 0
-        self._before: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():  # handlers can be set there only
-            for number in stopping_signals():
-                self._before[number] = signal.signal(number, self._note)
+        if threading.current_thread() is threading.main_thread():  # the only one that can set handlers
+            for number in stop_signals():
+                self._previous[number] = signal.signal(number, self._record)
         return self
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         self.number = number
-        self._restore()
+        self._restore_handlers()
 
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
+    def _restore_handlers(self) -> None:
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
-        self._before = {}
+        self._previous = {}
 
     def __exit__(self, *error: object) -> None:
-        self._restore()
+        self._restore_handlers()
 
 
-def stopping_signals() -> list[int]:
-    """Those that ask a run to stop; SIGHUP only where there is one and ``nohup`` does not ignore it."""
+def stop_signals() -> list[int]:
+    """The signals that stop a run; SIGHUP only if it exists and ``nohup`` does not ignore it."""
     numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
     if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)

@@ -122,6 +122,6 @@ class GraphedStep:
         return self.state, self.loss
 
     def _run(self, length: int) -> None:
-        window = self.text[self.rows[: length + 1] + self.first_row]
+        window = self.text[self.rows[: length + 1] + self.first_row].long()
         state, loss = self.step(window[:-1], window[1:], self.state)
         torch._foreach_copy_([*flat(self.state), self.loss], [*flat(state), loss])

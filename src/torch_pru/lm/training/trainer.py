@@ -19,13 +19,13 @@ from torch_pru.lm.data.corpus import Corpus
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.evaluation.static import perplexity, score
 from torch_pru.lm.graphs import can_capture
-from torch_pru.lm.model import LanguageModel
-from torch_pru.lm.precision import autocast, check_precision, weight_dtype
+from torch_pru.lm.model import LanguageModel, build_model
+from torch_pru.lm.precision import autocast, check_precision
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.journal import Journal
 from torch_pru.lm.training.optimizer import AveragedSGD
-from torch_pru.lm.training.progress import Progress
+from torch_pru.lm.training.progress import TrainingProgress
 from torch_pru.lm.training.schedule import Decision, Schedule
 from torch_pru.lm.training.signals import Interrupted, StopRequest
 from torch_pru.lm.training.step import GraphedStep, TrainingStep
@@ -42,7 +42,7 @@ DIVERGED = 10.0
 the first steps may well exceed it by 4."""
 
 
-class Diverged(PRUError):  # noqa: N818 (it says what happened)
+class DivergenceError(PRUError):
     """The loss or a gradient became NaN or infinite, or the loss exploded."""
 
 
@@ -111,9 +111,11 @@ class Trainer:
         self.config = config
         self.world = world
         self.valid = corpus.valid
-        self.source_text = training_columns(corpus.train, settings.batch)[:, own].contiguous().to(device)
+        # On a CPU this is a view of the corpus, which may be mapped from disk.
+        text = training_columns(corpus.train, settings.batch)[:, own]
+        self.source_text = text.contiguous().to(device) if device.type == "cuda" else text
         # As the current epoch reads it; always at the same address, which captured graphs depend on.
-        self.text = self.source_text.clone()
+        self.text = self.source_text.clone() if settings.rotate_columns else self.source_text
         self.text_epoch = -1  # the epoch whose rotation ``text`` has
         self.model = build_model(config, len(corpus.vocabulary), device)
         check_precision(settings.precision, device, self.model)
@@ -141,13 +143,12 @@ class Trainer:
         self.journal: Journal | None = None
         self.metrics_bytes = 0  # size of metrics.jsonl at the checkpoint that training resumes from
         self.earlier_seconds = 0.0  # training time before this process
+        self.time_used = 0.0  # share of the time limit that is used; 1 or more when the time is up
         self.started: float | None = None
 
     def _captures(self) -> bool:
         """Whether steps are captured as CUDA graphs: in a single process, if the model allows it."""
         return self.config.training.graphs and self.world.size == 1 and can_capture(self.model)
-
-    # ------------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on. All processes must call it together."""
@@ -202,13 +203,11 @@ class Trainer:
         """Load the state from a checkpoint."""
         self.load_state_dict({"model": checkpoint.weights, "best": checkpoint.best, **checkpoint.state})
 
-    # ------------------------------------------------------------------------------------------- the loop
-
-    def fit(self, run: RunFolder, stop: StopRequest) -> Iterator[Progress | None]:
+    def fit(self, run: RunFolder, stop: StopRequest) -> Iterator[TrainingProgress | None]:
         """Train until the schedule ends the run, yielding after every step so that runs can take turns.
 
         Yields:
-            Progress every ``log_steps`` steps and after each epoch, None after the other steps.
+            The progress every ``log_steps`` steps and after each epoch, None after the other steps.
         """
         if self.finished:
             return
@@ -220,9 +219,11 @@ class Trainer:
                 for first, length in self._windows()[self.step_in_epoch :]:
                     self._take_step(first, length)
                     yield self._after_step()
+                    if self.time_used >= 1:
+                        break
                 yield self._end_epoch()
             self._save()
-        except Diverged:
+        except DivergenceError:
             self._save_best()
             raise
         finally:
@@ -238,7 +239,12 @@ class Trainer:
         self.first_step, self.tokens_per_second = self.global_step, 0.0
         self.model.train()
 
-    def _windows(self) -> list[tuple[int, int]]:
+    def next_step_synchronizes(self) -> bool:
+        """Whether the host waits for the device in the next step: for a report, or at the end of an epoch."""
+        report_due = (self.global_step + 1) % self.config.training.log_steps == 0
+        return report_due or self.step_in_epoch == len(self._windows())
+
+    def _windows(self) -> tuple[tuple[int, int], ...]:
         settings = self.config.training
         return epoch_windows(len(self.text), settings.window, settings.seed, self.schedule.epoch)
 
@@ -247,7 +253,7 @@ class Trainer:
         settings, epoch = self.config.training, self.schedule.epoch
         starts = column_starts(len(self.source_text), settings.batch, settings.seed, epoch)
         own = self.world.batch_slice(settings.batch)
-        self.text.copy_(rotate_columns(self.source_text, starts[own].to(self.text.device)))
+        self.text.copy_(rotate_columns(self.source_text, starts[own]))
         self.text_epoch = epoch
 
     def _take_step(self, first: int, length: int) -> None:
@@ -257,26 +263,40 @@ class Trainer:
             self._rotate_text()
         if self.step_in_epoch == 0:
             self.recurrent_state = self.model.initial_state(self.text.shape[1])
-        # The learning rate follows the length of this very window; with torch.optim.ASGD, that of the last.
-        self.optimizer.prepare_step(settings.learning_rate * length / settings.window)
+        self.optimizer.prepare_step(self._learning_rate() * length / settings.window)
         if self.graphed_step is not None:
             self.recurrent_state, loss = self.graphed_step(first, length, self.recurrent_state)
         else:
-            tokens, targets = self.text[first : first + length], self.text[first + 1 : first + length + 1]
-            self.recurrent_state, loss = self.training_step(tokens, targets, self.recurrent_state)
+            window = self.text[first : first + length + 1].long()
+            self.recurrent_state, loss = self.training_step(window[:-1], window[1:], self.recurrent_state)
         self.log_loss.add(loss, length * settings.batch)
         self.epoch_loss.add(loss, length * settings.batch)
         self.step_in_epoch += 1
         self.global_step += 1
 
-    def _after_step(self) -> Progress | None:
+    def _learning_rate(self) -> float:
+        """The learning rate of a window of the usual length, with the cooldown at the end of training."""
+        settings = self.config.training
+        if not settings.cooldown:
+            return settings.learning_rate
+        epochs_used = (self.schedule.epoch + self.step_in_epoch / len(self._windows())) / settings.epochs
+        left = max(0.0, 1 - max(epochs_used, self.time_used))
+        return settings.learning_rate * min(1.0, left / settings.cooldown)
+
+    def _after_step(self) -> TrainingProgress | None:
         """Report, save and stop where one of these is due."""
         settings = self.config.training
         report_due = self.global_step % settings.log_steps == 0
         progress = self._report() if report_due else None
         stop, save_due = self.stop.number, self._minutes_are_over()
-        if self.world.size > 1:  # processes agree at reports, where they synchronize anyway
-            stop, save_due = self._agree(stop, save_due) if report_due else (0, False)
+        time_used = self._seconds() / (60 * settings.minutes) if settings.minutes else 0.0
+        if self.world.size == 1:
+            self.time_used = time_used
+        elif report_due:  # processes agree at reports, where they synchronize anyway
+            values = self.world.largest([stop, save_due, time_used])
+            stop, save_due, self.time_used = int(values[0]), values[1] > 0, values[2]
+        else:
+            stop, save_due = 0, False
         if settings.checkpoint_steps and self.global_step % settings.checkpoint_steps == 0:
             save_due = True
         if stop or save_due:
@@ -285,15 +305,11 @@ class Trainer:
             raise Interrupted(stop, str(self.run.path))
         return progress
 
-    def _agree(self, stop: int, save_due: bool) -> tuple[int, bool]:
-        stop_any, save_any = self.world.largest([stop, save_due])
-        return int(stop_any), save_any > 0
-
     def _minutes_are_over(self) -> bool:
         minutes = self.config.training.checkpoint_minutes
         return minutes > 0 and time.monotonic() - self.saved_at >= 60 * minutes
 
-    def _end_epoch(self) -> Progress:
+    def _end_epoch(self) -> TrainingProgress:
         """Validate, with the averaged weights if averaging has started, and decide how to continue."""
         self._check_divergence()
         train_loss = self.epoch_loss.mean()
@@ -301,10 +317,10 @@ class Trainer:
         with self.optimizer.averaged_weights():
             loss = self._validate()
             if not math.isfinite(loss):
-                raise Diverged(
+                raise DivergenceError(
                     f"the validation loss after epoch {self.schedule.epoch + 1} is {loss}; {self._advice()}"
                 )
-            decision = self.schedule.end_epoch(loss)
+            decision = self.schedule.end_epoch(loss, time_is_up=self.time_used >= 1)
             if self.schedule.best_epoch == self.schedule.epoch:
                 self.best = copy_weights(self.model)
         if decision is Decision.RESTART:
@@ -317,7 +333,7 @@ class Trainer:
         self.epoch_loss.reset()
         self._log_epoch(train_loss, loss, decision, averaged=was_averaging, round=round_)
         progress = self._progress(self.schedule.epoch, steps, steps, train_loss)
-        return replace(progress, round=round_, ended=True)
+        return replace(progress, round=round_, ended=True, stop_reason=self.schedule.stop_reason)
 
     def _validate(self) -> float:
         """Mean loss of the validation text at ``valid_batch`` columns, which is used for decisions only."""
@@ -341,9 +357,7 @@ class Trainer:
         self.schedule = Schedule.finetuning(self.config.training, loss)
         self.optimizer.start_averaging()
 
-    # ------------------------------------------------------------------------------------------- reports
-
-    def _report(self) -> Progress:
+    def _report(self) -> TrainingProgress:
         """Log the loss since the last report. This synchronizes with the device."""
         self._check_divergence()
         tokens, loss = self.log_loss.tokens, self.log_loss.mean()
@@ -363,7 +377,7 @@ class Trainer:
             self.journal.write(values, self._clock() | {"tokens_per_second": self.tokens_per_second})
         return self._progress(self.schedule.epoch + 1, self.step_in_epoch, len(self._windows()), loss)
 
-    def _log_epoch(self, train_loss: float, loss: float, decision: Decision, **more: bool | int) -> None:
+    def _log_epoch(self, train_loss: float, loss: float, decision: Decision, **more: Any) -> None:
         if self.journal is None:
             return
         values = {
@@ -377,6 +391,8 @@ class Trainer:
             "best_valid_loss": self.schedule.best,
             "decision": decision.value,
         }
+        if self.finished:
+            more["stop_reason"] = self.schedule.stop_reason
         self.journal.write(values | more, self._clock())
 
     def _clock(self) -> dict[str, float]:
@@ -386,13 +402,19 @@ class Trainer:
         """Training time of the run, over all processes that have worked on it."""
         return self.earlier_seconds + (0.0 if self.started is None else time.monotonic() - self.started)
 
-    def _progress(self, epoch: int, step: int, steps: int, loss: float) -> Progress:
+    def _progress(self, epoch: int, step: int, steps: int, loss: float) -> TrainingProgress:
         assert self.started is not None
         done = max(1, self.global_step - self.first_step)
         epochs_left = 0 if self.finished else max(0, self.schedule.epochs - epoch)
         steps_left = max(0, steps - step) + steps * epochs_left
+        seconds_left = steps_left * (time.monotonic() - self.started) / done
+        if minutes := self.config.training.minutes:
+            seconds_left = (
+                0.0 if self.finished else max(0.0, min(seconds_left, 60 * minutes - self._seconds()))
+            )
         best = self.schedule.best
-        return Progress(
+        return TrainingProgress(
+            run_folder=self.run.path,
             stage=self.schedule.stage,
             round=self.schedule.round,
             epoch=epoch,
@@ -401,7 +423,7 @@ class Trainer:
             steps=steps,
             loss=loss,
             tokens_per_second=self.tokens_per_second,
-            seconds_left=steps_left * (time.monotonic() - self.started) / done,
+            seconds_left=seconds_left,
             valid_loss=self.valid_loss,
             best_valid_loss=best if math.isfinite(best) else None,
             averaging=self.optimizer.averages is not None,
@@ -411,10 +433,12 @@ class Trainer:
         """Raise if the run has diverged. The flag is on the device, so this synchronizes."""
         bad_step = int(self.training_step.first_bad_step)
         if bad_step >= 0:
-            raise Diverged(f"the loss or its gradient is not finite at step {bad_step}; {self._advice()}")
+            raise DivergenceError(
+                f"the loss or its gradient is not finite at step {bad_step}; {self._advice()}"
+            )
         uniform = math.log(self.model.vocabulary_size)
         if self.log_loss.tokens and self.log_loss.mean() > uniform + DIVERGED:
-            raise Diverged(
+            raise DivergenceError(
                 f"the loss has exploded to {self.log_loss.mean():.1f} by step {self.global_step} (a uniform "
                 f"guess has {uniform:.1f}); {self._advice()}"
             )
@@ -422,8 +446,6 @@ class Trainer:
     def _advice(self) -> str:
         folder = self.run.checkpoints
         return f"the checkpoints in {folder} hold the last good weights; try a smaller learning_rate"
-
-    # ------------------------------------------------------------------------------------------- saving
 
     def _save(self) -> None:
         self._check_divergence()  # diverged weights must not replace good ones
@@ -442,11 +464,3 @@ class Trainer:
 def copy_weights(model: LanguageModel) -> dict[str, Tensor]:
     """A copy of all weights by name."""
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
-
-
-def build_model(config: Config, vocabulary_size: int, device: torch.device) -> LanguageModel:
-    """A model with the initial weights of the seed, which are the same on every device."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(config.training.seed)  # torch.manual_seed also seeds the GPUs
-        model = LanguageModel(config.model, config.regularisation, vocabulary_size)
-    return model.to(device=device, dtype=weight_dtype(config.training.precision))

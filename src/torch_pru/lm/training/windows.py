@@ -1,8 +1,9 @@
-"""Which rows of the text each optimisation step reads, and where its columns begin."""
+"""The rows of the text that each training step reads, and the rotation of its columns."""
 
 from __future__ import annotations
 
 import random
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -12,30 +13,31 @@ from torch_pru.lm.config import TrainingConfig
 from torch_pru.lm.data.columns import columns
 from torch_pru.lm.data.corpus import Corpus
 
-SPREAD = 5.0  # standard deviation of a window's length
-SHORTEST = 5  # no window is drawn shorter
-HALF_RATE = 0.05  # how often a window is drawn around half the usual length
-MIN_ROWS = 3  # of a text: the shortest last window has two steps, and the second one a target
+LENGTH_DEVIATION = 5.0  # standard deviation of a window's length
+MIN_LENGTH = 5  # of all windows but the last
+HALF_LENGTH_PROBABILITY = 0.05  # of drawing a window around half the usual length
+MIN_ROWS = 3  # of a text: the shortest last window has two steps, and the second one needs a target
 
 
 def draw_length(usual: int, random_numbers: random.Random) -> int:
-    """A window's length: about ``usual``, now and then about half of it; long ones are not capped.
+    """Draw the length of a window: around ``usual``, sometimes around half of it, without an upper limit.
 
     Example:
         >>> draw_length(70, random.Random(1))
         74
     """
-    mean = usual if random_numbers.random() < 1 - HALF_RATE else usual / 2
-    return max(SHORTEST, int(random_numbers.gauss(mean, SPREAD)))
+    mean = usual if random_numbers.random() < 1 - HALF_LENGTH_PROBABILITY else usual / 2
+    return max(MIN_LENGTH, int(random_numbers.gauss(mean, LENGTH_DEVIATION)))
 
 
-def epoch_windows(rows: int, usual: int, seed: int, epoch: int) -> list[tuple[int, int]]:
+@lru_cache(maxsize=64)  # a run asks again at every report
+def epoch_windows(rows: int, usual: int, seed: int, epoch: int) -> tuple[tuple[int, int], ...]:
     """First row and length of each window of an epoch, in the order of the text.
 
-    The lengths are a function of seed and epoch alone, so that a resumed run needs no random state for them.
-    Row ``r`` is predicted from row ``r - 1``: a window at ``first`` of length T reads rows ``first`` to
-    ``first + T`` (both included). A last window of a single step is left out, as in AWD-LSTM: its TAR would
-    be the mean of nothing.
+    They depend on seed and epoch alone, so that a resumed run needs no random state for them. Row ``r`` is
+    predicted from row ``r - 1``: a window of length T at row ``first`` reads the rows ``first`` to
+    ``first + T``, both included. A last window of a single step is left out, as in AWD-LSTM: its TAR would
+    be the mean of no elements.
 
     Args:
         rows: T_total, of the columns (T_total, B).
@@ -52,11 +54,11 @@ def epoch_windows(rows: int, usual: int, seed: int, epoch: int) -> list[tuple[in
         length = min(draw_length(usual, random_numbers), rows - 1 - first)
         windows.append((first, length))
         first += length
-    return windows
+    return tuple(windows)
 
 
 def column_starts(rows: int, batch: int, seed: int, epoch: int) -> Tensor:
-    """(B,) where each column of text begins in an epoch, a function of seed and epoch alone.
+    """The row at which each column of the text starts in an epoch, (B,); depends on seed and epoch alone.
 
     Example:
         >>> column_starts(46_479, 3, seed=1, epoch=0).tolist()
@@ -67,14 +69,14 @@ def column_starts(rows: int, batch: int, seed: int, epoch: int) -> Tensor:
 
 
 def rotate_columns(text: Tensor, starts: Tensor) -> Tensor:
-    """The columns of ``text`` (T_total, B), each from its row of ``starts`` (B,) on, and wrapped round.
+    """The columns of ``text`` (T_total, B), each rotated to start at its row in ``starts`` (B,).
 
     Example:
         >>> rotate_columns(torch.tensor([[1, 5], [2, 6], [3, 7]]), torch.tensor([0, 2])).tolist()
         [[1, 7], [2, 5], [3, 6]]
     """
-    rows = torch.arange(len(text), device=text.device)[:, None]
-    return text.gather(0, (rows + starts) % len(text))
+    columns = zip(text.unbind(1), starts.tolist(), strict=True)
+    return torch.stack([torch.cat([column[start:], column[:start]]) for column, start in columns], 1)
 
 
 def training_columns(ids: Tensor, batch: int) -> Tensor:
