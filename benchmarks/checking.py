@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from torch_pru.cell import PRUCell
+from torch_pru import PRU, PRUCell
 
 
 def in_plain_code(module: nn.Module) -> nn.Module:
     """The same module, its recurrences as the paper writes them: no fault of the fast ones is in it too."""
-    for cell in module.modules():
-        if isinstance(cell, PRUCell):
-            cell.backend = "reference"
+    for part in module.modules():
+        if isinstance(part, PRU | PRUCell):
+            part.backend = "reference"
     return module
 
 

@@ -1,28 +1,79 @@
-"""One pyramidal recurrent unit: its two transforms, and one step or many of its recurrence."""
+"""The pyramidal recurrent unit: its equations as functions of tensors, and :class:`PRUCell`.
+
+The functions are written to be read and can be differentiated any number of times. They are the
+``"reference"`` backend, which every faster backend is compared with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torch_pru.errors import (
-    PRUError,
-    check_choice,
-    check_pair,
-    check_positive,
-    check_tensor,
-    in_words_of,
-)
+from torch_pru.errors import PRUError, check_choice, check_dtype, check_flag, check_pair, check_tensor
 from torch_pru.initialize import SCHEMES, initialize
-from torch_pru.ops import BACKENDS, lstm, or_zeros, recurrence, reference
-from torch_pru.ops.products import concatenate_units, gate_linear
-from torch_pru.pooling import DEFAULT_WINDOW, POOLINGS
-from torch_pru.transforms import LEVEL_SPLITS, GroupedLinear, PyramidalTransform
+from torch_pru.migrate import migrate_layer
+from torch_pru.ops import BACKENDS
+from torch_pru.ops.layer import layer
+from torch_pru.ops.spec import LayerSpec, LayerWeights, TransformSpec
+from torch_pru.options import UnitOptions
+from torch_pru.parameters import gather, parameter_names, register_parameters
+from torch_pru.pooling import DEFAULT_WINDOW, pyramid
 
-TRANSFORMS = ("linear", "grouped", "pyramidal")
+
+def step(x: Tensor, h: Tensor, c: Tensor, weights: LayerWeights, spec: LayerSpec) -> tuple[Tensor, Tensor]:
+    """One step of the unit (the paper's section 3.3): x (B, N), h and c (B, M) to the next h and c."""
+    return gate(input_gates(x, weights, spec) + context_gates(h, weights, spec), c)
+
+
+def gate(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """The gating of an LSTM: gates (B, 4, M) before their activations, c (B, M) to the next h and c."""
+    i, f, g, o = gates.unbind(dim=1)  # input, forget, content, output, as in nn.LSTM
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c).to(o.dtype), c
+
+
+def input_gates(x: Tensor, weights: LayerWeights, spec: LayerSpec) -> Tensor:
+    """What the input x (…, N) contributes to the gates, (…, 4, M): usually a pyramidal transform of it."""
+    gates = transform(x, weights.input, spec.input, weights.input_kernels)
+    return (gates + x.unsqueeze(-2)).to(gates.dtype) if spec.residual else gates
+
+
+def context_gates(h: Tensor, weights: LayerWeights, spec: LayerSpec) -> Tensor:
+    """What the state h (…, M) contributes, (…, 4, M): usually a grouped transform of it, and the biases."""
+    gates = transform(h, weights.context, spec.context, weights.context_kernels)
+    return gates if weights.bias is None else gates + weights.bias.view(4, -1).to(gates.dtype)
+
+
+def transform(
+    x: Tensor, matrices: Sequence[Tensor], spec: TransformSpec, kernels: Sequence[Tensor] = (), gates: int = 4
+) -> Tensor:
+    """The pyramidal transform (Eq. 2) of x (…, N), once for every gate: (…, gates, M).
+
+    Each level of the pyramid has a matrix of its own; their outputs are concatenated. With one level it is
+    the grouped linear transform of x, and with one group, too, a linear transform.
+    """
+    views = pyramid(x, spec.pooling, spec.windows, kernels)  # x, and x sub-sampled once, twice, ...
+    levels = zip(views, spec.matrices_by_level(tuple(matrices)), strict=True)
+    return torch.cat([grouped_linear(view, blocks, spec.groups, gates) for view, blocks in levels], dim=-1)
+
+
+def grouped_linear(x: Tensor, matrices: Sequence[Tensor], groups: int, gates: int = 4) -> Tensor:
+    """The grouped linear transform (Eq. 4) of x (…, n), once for every gate: (…, gates, m).
+
+    Args:
+        matrices: one matrix (gates·m, n/g) with the rows of all groups; or one matrix per group, where the
+            groups differ in size.
+        groups: g, the number of equal parts of x, each with weights of its own.
+    """
+    if len(matrices) == groups:
+        parts = zip(x.tensor_split(groups, dim=-1), matrices, strict=True)
+        products = [(part @ matrix.t()).unflatten(-1, (gates, -1)) for part, matrix in parts]
+        return torch.cat(products, dim=-1)
+    [matrix] = matrices
+    by_group = matrix.unflatten(0, (gates, groups, -1))  # (gates, g, m/g, n/g)
+    return torch.einsum("...gi,kgoi->...kgo", x.unflatten(-1, (groups, -1)), by_group).flatten(-2)
 
 
 class PRUCell(nn.Module):
@@ -35,25 +86,17 @@ class PRUCell(nn.Module):
         input_size: N.
         hidden_size: M.
         bias: whether both transforms have a bias.
-        levels, pooling, level_split, pool_window: of pyramidal transforms, see
-            :class:`PyramidalTransform`.
-        groups: g, of grouped transforms.
-        input_groups: groups of the input's level matrices. With ``input_transform="grouped"`` it is
-            the number of groups of the input, where 1 means as many as ``groups``.
-        residual: add the input to all four gates. ``"auto"``: where the input transform is pyramidal
-            and N = M; ``True``: N = M is demanded; ``False``: never.
-        input_transform, context_transform: ``"linear"``, ``"grouped"`` or ``"pyramidal"``.
-        init: how weights are first drawn, see :func:`torch_pru.initialize.initialize`.
-        backend: how the recurrence is run, see :mod:`torch_pru.ops`.
+        levels, groups, input_groups, pooling, level_split, pool_window, residual, input_transform,
+            context_transform, init, backend: see :class:`torch_pru.PRU`.
+        device, dtype: of the parameters.
 
     Shape:
-        Input (B, N) or (N,); states h and c (B, M) or (M,), zero where not given; the same out.
+        Input (B, N) or (N,); states h and c (B, M) or (M,), zero if not given; the same are returned.
 
     Attributes:
-        input_transform: maps (…, N) to (…, 4, M); gates in ``nn.LSTM``'s order: input, forget,
-            content, output.
-        context_transform: maps (…, M) to (…, 4, M).
-        residual: whether the input is added to the gates.
+        weight_ih, weight_hh, bias_ih, bias_hh: the parameters, named and laid out as those of
+            ``nn.LSTMCell``; see :mod:`torch_pru.parameters` for several levels and groups.
+        spec: the structure of the unit, a :class:`torch_pru.ops.spec.LayerSpec`.
 
     Example:
         >>> cell = PRUCell(400, 1400)
@@ -83,171 +126,68 @@ class PRUCell(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        sizes = {"input_size": input_size, "hidden_size": hidden_size, "levels": levels, "groups": groups}
-        for name, size in (sizes | {"input_groups": input_groups}).items():
-            check_positive(name, size)
-        check_choice("pooling", pooling, POOLINGS)
-        check_choice("level_split", level_split, LEVEL_SPLITS)
-        check_choice("input_transform", input_transform, TRANSFORMS)
-        check_choice("context_transform", context_transform, TRANSFORMS)
+        options = UnitOptions(
+            levels,
+            groups,
+            input_groups,
+            pooling,
+            level_split,
+            pool_window,
+            residual,
+            input_transform,
+            context_transform,
+        )
+        self.bias = check_flag("bias", bias)
         check_choice("init", init, SCHEMES)
         check_choice("backend", backend, BACKENDS)
-        if input_transform == "linear" and input_groups != 1:
-            raise PRUError(f"input_groups={input_groups} needs input_transform='grouped' or 'pyramidal'")
-        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
-        self.backend = backend
-        self.residual = _wants_residual(residual, input_size, hidden_size, input_transform)
-        pyramid = {
-            "levels": levels,
-            "pooling": pooling,
-            "level_split": level_split,
-            "pool_window": pool_window,
-        }
-        shared = {"bias": bias, "gates": 4, "device": device, "dtype": dtype}
-
-        def build(
-            kind: str, features: int, groups: int, level_groups: int
-        ) -> PyramidalTransform | GroupedLinear:
-            options: dict[str, Any] = {"groups": 1 if kind == "linear" else groups} | shared
-            if kind == "pyramidal":
-                return PyramidalTransform(
-                    features, hidden_size, **options | pyramid | {"groups": level_groups}
-                )
-            return GroupedLinear(features, hidden_size, **options)
-
-        many, named = (groups, "groups") if input_groups == 1 else (input_groups, "input_groups")
-        with in_words_of(in_features="input_size", out_features="hidden_size", groups=named):
-            self.input_transform = build(input_transform, input_size, many, input_groups)
-        with in_words_of(in_features="hidden_size", out_features="hidden_size"):
-            self.context_transform = build(context_transform, hidden_size, groups, 1)
-        self.init = init
+        check_dtype(dtype)
+        self.spec = options.spec(input_size, hidden_size)
+        self.input_size, self.hidden_size = input_size, hidden_size
+        self.init, self.backend = init, backend
+        self.levels, self.groups, self.input_groups = levels, groups, input_groups
+        self.pooling, self.level_split, self.pool_window = pooling, level_split, pool_window
+        self.input_transform, self.context_transform = input_transform, context_transform
+        self.residual = residual
+        self._names = parameter_names(self.spec, self.bias)
+        register_parameters(self, self.spec, self._names, device, dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew, by the scheme the cell was made with."""
-        initialize(self, self.init)
-        for transform in (self.input_transform, self.context_transform):
-            if isinstance(transform, PyramidalTransform):
-                transform.reset_kernels()
+        """Draw all weights anew, by the scheme ``init``."""
+        initialize(self, self.spec, self._names, self.init)
+
+    def weights(self) -> LayerWeights:
+        """The parameters as a backend reads them."""
+        return gather(self, self._names)
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        self.check_hooks()
-        check_tensor("input", input, self.some_weight)
+        weights = self.weights()
+        like = weights.context[0]
+        check_tensor("input", input, like)
         if input.dim() not in (1, 2) or input.shape[-1] != self.input_size:
             size = self.input_size
             raise PRUError(f"input has shape {tuple(input.shape)}; expected (B, {size}) or ({size},)")
         shape = (*input.shape[:-1], self.hidden_size)
         if hx is None:
             hx = (input.new_zeros(shape),) * 2
-        self.check_states(hx, shape, ("h", "c"))
+        check_states(hx, shape, ("h", "c"), like)
         h, c = (state.reshape(-1, self.hidden_size) for state in hx)
-        _, h, c = self.recur(self.input_gates(input.reshape(1, -1, self.input_size)), h, c)
+        x = input.reshape(1, -1, self.input_size)
+        _, h, c = layer(x, weights, h, c, None, spec=self.spec, backend=self.backend)
         return h.view(shape), c.view(shape)
 
-    def check_hooks(self) -> None:
-        """Refuse hooks that would renew a weight before its use: here, what holds a weight is not called."""
-        for transform in (self.input_transform, self.context_transform):
-            kernels = [transform.kernels] if isinstance(transform, PyramidalTransform) else []
-            for holder in (*transform.matrices(), *kernels):
-                if holder._forward_pre_hooks:
-                    [name] = [name for name, part in self.named_modules() if part is holder]
-                    raise PRUError(
-                        f"{name} of a PRU has a forward pre-hook, which would never be called; use "
-                        "torch.nn.utils.parametrize in place of torch.nn.utils.prune or the older weight_norm"
-                    )
-
-    @property
-    def some_weight(self) -> Tensor:
-        """A weight, for the device and dtype of all of them; see :attr:`GroupedLinear.stored_weight`."""
-        return self.context_transform.matrices()[0].stored_weight
-
-    def check_states(self, hx: object, shape: tuple[int, ...], names: tuple[str, str]) -> None:
-        """Refuse ``hx`` unless it is a pair of states of this shape."""
-        check_pair("hx", hx, names)
-        weight = self.some_weight
-        for name, state in zip(names, hx, strict=True):  # type: ignore[call-overload]
-            check_tensor(f"hx: {name}", state, weight)
-            if state.shape != shape:
-                raise PRUError(f"hx: {name} has shape {tuple(state.shape)}; expected {shape}")
-
-    def input_gates(self, x: Tensor) -> Tensor:
-        """What the input x (…, N) contributes to the gates, but for its bias: (…, 4, M)."""
-        return self.input_transform.product(x, self.residual)
-
-    def recur(
-        self,
-        gates: Tensor,
-        h0: Tensor | None,
-        c0: Tensor | None,
-        lengths: Tensor | None = None,
-        *,
-        reverse: bool = False,
-        context_weights: Sequence[Tensor] | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Run the recurrence over :meth:`input_gates` (T, B, 4, M); see :func:`torch_pru.ops.recurrence`.
-
-        ``context_weights`` stand in for the weights of the context transform's matrices. The biases of both
-        transforms are added here: they have one gradient, which is then summed up once.
-        """
-        transform = self.context_transform
-        weights = context_weights or [matrix.weight for matrix in transform.matrices()]
-        bias, input_bias = transform.dense_bias(), self.input_transform.dense_bias()
-        if bias is not None and input_bias is not None:
-            bias = bias + input_bias
-        if not transform.is_linear:
-            return self._scan(gates, weights, bias, h0, c0, lengths, reverse)
-        weight = weights[0]
-        if isinstance(transform, PyramidalTransform):
-            weight = transform.dense_weight(weights).unsqueeze(0)  # one group, all of it
-        return recurrence(gates, weight, bias, h0, c0, lengths, reverse=reverse, backend=self.backend)
-
-    @property
-    def is_linear(self) -> bool:
-        """Whether both transforms are linear maps: then the unit is an LSTM, see :meth:`as_lstm`."""
-        return self.input_transform.is_linear and self.context_transform.is_linear
-
-    def as_lstm(self, context_weights: Sequence[Tensor] | None = None) -> lstm.Weights:
-        """The weights of the LSTM that computes the same; ``context_weights`` as in :meth:`recur`."""
-        weight = self.input_transform.dense_weight()
-        if self.residual:
-            weight = weight + torch.eye(self.hidden_size, dtype=weight.dtype, device=weight.device)
-        context = self.context_transform.dense_weight(context_weights)
-        biases = [self.input_transform.dense_bias(), self.context_transform.dense_bias()]
-        rows = 4 * self.hidden_size
-        return lstm.Weights(
-            weight.reshape(rows, -1),
-            context.reshape(rows, -1),
-            tuple(bias.reshape(rows) for bias in biases if bias is not None),
-        )
-
-    def _scan(self, gates, weights, bias, h0, c0, lengths, reverse):
-        """A context that is no linear map of h has no fast path: step by step."""
-        if self.backend not in ("auto", "reference"):
-            raise PRUError(
-                f"backend={self.backend!r} runs linear contexts only, and context_transform='pyramidal' with "
-                f"pooling={self.context_transform.pooling!r} is not linear; use backend='auto'"
-            )
-        gates = gates if bias is None else gates + bias.to(gates.dtype)
-        pyramid = self.context_transform.pyramid
-
-        def context(h: Tensor) -> Tensor:
-            levels = zip(pyramid(h), weights, strict=True)
-            return concatenate_units([gate_linear(view, weight) for view, weight in levels]).to(gates.dtype)
-
-        return reference.scan(gates, context, *or_zeros(gates, h0, c0), lengths, reverse=reverse)
+    def _load_from_state_dict(self, state_dict, prefix, *others) -> None:
+        migrate_layer(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def extra_repr(self) -> str:
-        return f"{self.input_size}, {self.hidden_size}, residual={self.residual}"
+        return f"{self.input_size}, {self.hidden_size}, residual={self.spec.residual}"
 
 
-def _wants_residual(residual: bool | str, input_size: int, hidden_size: int, input_transform: str) -> bool:
-    if residual == "auto":
-        return input_transform == "pyramidal" and input_size == hidden_size
-    if not isinstance(residual, bool):
-        raise PRUError(f"residual={residual!r} is not known; use 'auto', True or False")
-    if residual and input_size != hidden_size:
-        raise PRUError(
-            f"residual=True adds the input to the gates, but {input_size} features go into "
-            f"hidden_size={hidden_size}; use equal sizes, or residual='auto'"
-        )
-    return residual
+def check_states(hx: object, shape: tuple[int, ...], names: tuple[str, str], like: Tensor) -> None:
+    """Raise unless ``hx`` is a pair of states of this shape, with the device and dtype of ``like``."""
+    check_pair("hx", hx, names)
+    for name, state in zip(names, hx, strict=True):  # type: ignore[call-overload]
+        check_tensor(f"hx: {name}", state, like)
+        if state.shape != shape:
+            raise PRUError(f"hx: {name} has shape {tuple(state.shape)}; expected {shape}")

@@ -54,10 +54,11 @@ def check_positive(argument: str, value: object) -> None:
         raise PRUError(f"{argument}={value!r} must be a whole number of at least 1")
 
 
-def check_bool(argument: str, value: object) -> None:
-    """Refuse ``value`` unless it is True or False."""
-    if not isinstance(value, bool):
-        raise PRUError(f"{argument}={value!r} must be True or False")
+def check_flag(argument: str, value: object) -> bool:
+    """``value`` as a bool; raise unless it is True, False, 1, 0 or NumPy's version of one of them."""
+    if (isinstance(value, int) or type(value).__module__ == "numpy") and value in (0, 1):
+        return bool(value)
+    raise PRUError(f"{argument}={value!r} must be True or False")
 
 
 def check_dtype(dtype: object) -> None:
@@ -103,8 +104,8 @@ def check_pair(argument: str, value: object, names: tuple[str, str]) -> None:
 
 
 @contextmanager
-def in_words_of(**names: str) -> Iterator[None]:
-    """Where a part refuses an argument, name the argument of the whole that it came from."""
+def renaming_arguments(**names: str) -> Iterator[None]:
+    """In the message of an error raised inside, replace the names of arguments: ``their_name="our_name"``."""
     try:
         yield
     except PRUError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -11,7 +12,8 @@ from torch_pru.cell import PRUCell
 from torch_pru.errors import PRUError
 from torch_pru.initialize import assign
 from torch_pru.layer import PRU
-from torch_pru.transforms import GroupedLinear, PyramidalTransform
+from torch_pru.ops.spec import LayerSpec
+from torch_pru.parameters import ParameterNames
 
 # The authors order the gates forget, content, input, output; here they stand as in nn.LSTM.
 AUTHORS_GATE_OF_OURS = (2, 0, 1, 3)
@@ -26,64 +28,70 @@ def load_reference_weights(layer: PRU | PRUCell, mapping: Mapping[str, Tensor], 
         mapping: tensors under the authors' names: ``pt.pyramid.{i}.weight`` (4·out_i, in_i),
             ``pt.pyramid.{i}.bias`` (4·out_i,), ``glt.W`` (g, M/g, 4·M/g) and ``glt.bias``, any shape
             of g·4·M/g elements. Every name that the layer needs must be there, and none besides.
-        index: which of ``layer.cells`` to load into.
+        index: which layer and direction to load into, in the order of h_n.
 
     Example:
         >>> pru = PRU(400, 1400)
         >>> load_reference_weights(pru, torch.load("authors.pt", weights_only=True))  # doctest: +SKIP
     """
-    cell = _cell(layer, index)
-    wanted = _authors_names(cell)
-    missing, surplus = sorted(wanted.keys() - mapping.keys()), sorted(mapping.keys() - wanted.keys())
+    spec, names = _structure(layer, index)
+    shapes = _authors_shapes(spec, bias=bool(names.biases))
+    missing, surplus = sorted(shapes.keys() - mapping.keys()), sorted(mapping.keys() - shapes.keys())
     if missing or surplus:
-        raise PRUError(f"mapping lacks {missing} and has unknown {surplus}; expected {sorted(wanted)}")
+        raise PRUError(f"mapping lacks {missing} and has unknown {surplus}; expected {sorted(shapes)}")
     given = {name: torch.as_tensor(value) for name, value in mapping.items()}
-    for name, shape in _authors_shapes(cell).items():  # all of them first: nothing is half loaded
-        if name in wanted and given[name].shape != shape:
+    for name, shape in shapes.items():  # all of them first: nothing is half loaded
+        if name == "glt.bias":
+            if given[name].numel() != math.prod(shape):
+                found, wanted = tuple(given[name].shape), math.prod(shape)
+                raise PRUError(f"mapping[{name!r}] has shape {found}; expected {wanted} elements")
+        elif given[name].shape != shape:
             raise PRUError(f"mapping[{name!r}] has shape {tuple(given[name].shape)}; expected {shape}")
-    ours = {name: _reorder(name, given[name], getattr(*place), cell) for name, place in wanted.items()}
-    for name, place in wanted.items():
-        assign(*place, ours[name])
+    for name, value in _translate(given, spec, names).items():
+        assign(layer, name, value)
 
 
-def _cell(layer: PRU | PRUCell, index: int) -> PRUCell:
-    cells = [module for module in layer.modules() if isinstance(module, PRUCell)]
-    if not 0 <= index < len(cells):
-        raise PRUError(f"index={index} is not a cell of this layer; use 0 to {len(cells) - 1}")
-    return cells[index]
-
-
-def _authors_names(cell: PRUCell) -> dict[str, tuple[GroupedLinear, str]]:
-    """Where our parameters are, as module and name, under the names that the authors give them."""
-    pyramid, grouped = cell.input_transform, cell.context_transform
-    if not isinstance(pyramid, PyramidalTransform) or pyramid.groups != 1:
+def _structure(layer: PRU | PRUCell, index: int) -> tuple[LayerSpec, ParameterNames]:
+    """The structure and the parameter names of the layer and direction to load into."""
+    specs, names = (layer.specs, layer._names) if isinstance(layer, PRU) else ((layer.spec,), (layer._names,))
+    if not 0 <= index < len(specs):
+        raise PRUError(f"index={index} is not a layer of this module; use 0 to {len(specs) - 1}")
+    spec = specs[index]
+    if layer.input_transform != "pyramidal" or spec.input.groups != 1:
         raise PRUError("layer: the authors' unit has input_transform='pyramidal' and input_groups=1")
-    if not isinstance(grouped, GroupedLinear):
+    if layer.context_transform == "pyramidal":
         raise PRUError("layer: the authors' unit has context_transform='grouped'")
-    places = {"glt.W": (grouped, "weight"), "glt.bias": (grouped, "bias")}
-    for i, level in enumerate(pyramid.matrices()):
-        places |= {f"pt.pyramid.{i}.weight": (level, "weight"), f"pt.pyramid.{i}.bias": (level, "bias")}
-    return {name: place for name, place in places.items() if getattr(*place) is not None}
+    return spec, names[index]
 
 
-def _authors_shapes(cell: PRUCell) -> dict[str, tuple[int, ...]]:
-    """The shapes of the authors' tensors."""
-    groups, width = cell.context_transform.groups, cell.hidden_size // cell.context_transform.groups
-    shapes: dict[str, tuple[int, ...]] = {"glt.W": (groups, width, 4 * width)}
-    for i, level in enumerate(cell.input_transform.matrices()):
-        shapes[f"pt.pyramid.{i}.weight"] = (4 * level.out_features, level.in_features)
-        shapes[f"pt.pyramid.{i}.bias"] = (4 * level.out_features,)
+def _authors_shapes(spec: LayerSpec, bias: bool) -> dict[str, tuple[int, ...]]:
+    """The shapes of the authors' tensors, by name."""
+    width = spec.hidden_size // spec.groups
+    shapes: dict[str, tuple[int, ...]] = {"glt.W": (spec.groups, width, 4 * width)}
+    shapes |= {"glt.bias": (spec.groups, 4 * width)} if bias else {}
+    for i, shape in enumerate(spec.input.matrix_shapes(gates=4)):
+        shapes[f"pt.pyramid.{i}.weight"] = shape
+        shapes |= {f"pt.pyramid.{i}.bias": shape[:1]} if bias else {}
     return shapes
 
 
-def _reorder(name: str, theirs: Tensor, ours: Tensor, cell: PRUCell) -> Tensor:
-    """``theirs`` with our gate order and our layout, which is that of the parameter ``ours``."""
-    gate_order = list(AUTHORS_GATE_OF_OURS)
-    if name.startswith("pt."):  # gates in blocks of rows
-        return theirs.reshape(4, -1)[gate_order].reshape(ours.shape)
-    groups, width = cell.context_transform.groups, cell.hidden_size // cell.context_transform.groups
-    if name == "glt.W":  # (g, in, 4·out), gates in blocks of columns
-        return theirs.reshape(groups, width, 4, width)[:, :, gate_order].permute(0, 2, 3, 1)
-    if theirs.numel() != ours.numel():
-        raise PRUError(f"mapping[{name!r}] has shape {tuple(theirs.shape)}; expected {ours.numel()} elements")
-    return theirs.reshape(groups, 4, width)[:, gate_order].transpose(0, 1).reshape(ours.shape)
+def _translate(given: dict[str, Tensor], spec: LayerSpec, names: ParameterNames) -> dict[str, Tensor]:
+    """The authors' tensors under our names, with our order of gates and our layout."""
+    order, width = list(AUTHORS_GATE_OF_OURS), spec.hidden_size // spec.groups
+
+    def by_gate(rows: Tensor) -> Tensor:  # gates in blocks of rows
+        return rows.unflatten(0, (4, -1))[order]
+
+    [context] = names.context
+    weight = given["glt.W"].reshape(spec.groups, width, 4, width)  # (g, in, gate, out)
+    ours = {context: weight[:, :, order].permute(2, 0, 3, 1).reshape(-1, width)}
+    for i, name in enumerate(names.input):
+        ours[name] = by_gate(given[f"pt.pyramid.{i}.weight"]).flatten(0, 1)
+    if names.biases:
+        input_bias, context_bias = names.biases
+        levels = [by_gate(given[f"pt.pyramid.{i}.bias"]) for i in range(spec.input.levels)]
+        ours[input_bias] = torch.cat(levels, dim=1).flatten()
+        ours[context_bias] = (
+            given["glt.bias"].reshape(spec.groups, 4, width)[:, order].transpose(0, 1).flatten()
+        )
+    return ours

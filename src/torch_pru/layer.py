@@ -6,24 +6,35 @@ import inspect
 import itertools
 import warnings
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from torch_pru.cell import PRUCell
-from torch_pru.errors import PRUError, check_bool, check_positive, check_probability, check_tensor
-from torch_pru.ops import lstm
+from torch_pru.cell import check_states
+from torch_pru.errors import (
+    PRUError,
+    check_choice,
+    check_dtype,
+    check_flag,
+    check_positive,
+    check_probability,
+    check_tensor,
+)
+from torch_pru.initialize import SCHEMES, initialize
+from torch_pru.migrate import migrate_layer
+from torch_pru.ops import BACKENDS
 from torch_pru.ops.dropping import draw_mask, drop
-from torch_pru.ops.products import SIXTEEN_BITS, product_dtype
+from torch_pru.ops.layer import layer as run_layer
+from torch_pru.ops.products import product_dtype
+from torch_pru.ops.spec import LayerSpec, LayerWeights
+from torch_pru.options import UnitOptions
+from torch_pru.parameters import ParameterNames, gather, parameter_names, register_parameters
 from torch_pru.pooling import DEFAULT_WINDOW
 
 States = tuple[Tensor, Tensor]
-
-ROWS_AT_ONCE = 1400  # steps times batch: what a CPU takes in one stretch
 
 
 class PRU(nn.Module):
@@ -62,8 +73,9 @@ class PRU(nn.Module):
         * h_n, c_n: as h_0 and c_0. Under autocast c_n keeps the dtype of a given c_0.
 
     Attributes:
-        cells: one :class:`PRUCell` a layer and direction, in the order of h_n. Hooks on a cell are not
-            called: the layer runs all its steps at once, not the cell step by step.
+        weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, …: the parameters, named and laid out as those of
+            ``nn.LSTM``; see :mod:`torch_pru.parameters` for several levels and groups.
+        specs: the structure of each layer and direction, in the order of h_n.
         generator: the ``torch.Generator`` of the weight-drop masks; None, the default, is PyTorch's.
             ``torch.utils.checkpoint`` restores PyTorch's alone: with another a pass that it runs again has
             other masks.
@@ -107,10 +119,11 @@ class PRU(nn.Module):
         if proj_size != 0:
             raise PRUError(f"proj_size={proj_size!r} is not offered by PRU; use 0 and a narrower hidden_size")
         check_positive("num_layers", num_layers)
-        check_bool("batch_first", batch_first)
-        check_bool("bidirectional", bidirectional)
         check_probability("dropout", dropout, one_allowed=True)
         check_probability("weight_drop", weight_drop)
+        check_choice("init", init, SCHEMES)
+        check_choice("backend", backend, BACKENDS)
+        check_dtype(dtype)
         if dropout > 0 and num_layers == 1:
             warnings.warn(
                 "dropout acts on the output of every layer but the last, "
@@ -118,45 +131,61 @@ class PRU(nn.Module):
                 stacklevel=2,
             )
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.bias, self.batch_first, self.dropout, self.bidirectional = (
-            bias,
-            batch_first,
-            float(dropout),
-            bidirectional,
-        )
+        self.bias, self.batch_first = check_flag("bias", bias), check_flag("batch_first", batch_first)
+        self.dropout, self.bidirectional = float(dropout), check_flag("bidirectional", bidirectional)
         self.weight_drop, self.proj_size = float(weight_drop), proj_size
-        self.options: dict[str, Any] = {
-            "levels": levels,
-            "groups": groups,
-            "input_groups": input_groups,
-            "pooling": pooling,
-            "level_split": level_split,
-            "pool_window": pool_window,
-            "residual": residual,
-            "input_transform": input_transform,
-            "context_transform": context_transform,
-            "init": init,
-            "backend": backend,
-        }
-        self.cells = nn.ModuleList(
-            self._build_cell(layer, device, dtype)
-            for layer in range(num_layers)
-            for _ in range(self.directions)
-        )
+        self.levels, self.groups, self.input_groups = levels, groups, input_groups
+        self.pooling, self.level_split, self.pool_window = pooling, level_split, pool_window
+        self.residual, self.init, self.backend = residual, init, backend
+        self.input_transform, self.context_transform = input_transform, context_transform
+        self.specs = tuple(self._spec(layer) for layer in range(num_layers) for _ in range(self.directions))
+        self._names = self._parameter_names()
+        for spec, names in zip(self.specs, self._names, strict=True):
+            register_parameters(self, spec, names, device, dtype)
+        self.reset_parameters()
 
     @property
     def directions(self) -> int:
-        """2 where the layers also run backwards, else 1."""
+        """2 if the layers also run backwards, else 1."""
         return 2 if self.bidirectional else 1
 
-    def _build_cell(self, layer: int, device: Any, dtype: Any) -> PRUCell:
-        reads = self.input_size if layer == 0 else self.directions * self.hidden_size
+    def _spec(self, layer: int) -> LayerSpec:
+        options = UnitOptions(
+            self.levels,
+            self.groups,
+            self.input_groups,
+            self.pooling,
+            self.level_split,
+            self.pool_window,
+            self.residual,
+            self.input_transform,
+            self.context_transform,
+        )
         try:
-            return PRUCell(reads, self.hidden_size, self.bias, **self.options, device=device, dtype=dtype)
+            features = self.input_size if layer == 0 else self.directions * self.hidden_size
+            return options.spec(features, self.hidden_size)
         except PRUError as error:
             if layer == 0:
                 raise
             raise PRUError(f"layer {layer}, which reads layer {layer - 1}: {error}") from None
+
+    def _parameter_names(self) -> tuple[ParameterNames, ...]:
+        suffixes = ("", "_reverse")
+        return tuple(
+            parameter_names(
+                spec, self.bias, f"_l{index // self.directions}", suffixes[index % self.directions]
+            )
+            for index, spec in enumerate(self.specs)
+        )
+
+    def weights(self, index: int) -> LayerWeights:
+        """The parameters of a layer in one direction as a backend reads them; ``index`` as in h_n."""
+        return gather(self, self._names[index])
+
+    @property
+    def all_weights(self) -> list[list[Tensor]]:
+        """The parameters of each layer and direction, as ``nn.LSTM`` has them."""
+        return [[getattr(self, name) for group in names for name in group] for names in self._names]
 
     @classmethod
     @torch.no_grad()
@@ -171,7 +200,7 @@ class PRU(nn.Module):
         """
         if not isinstance(lstm, nn.LSTM):
             raise PRUError(f"lstm is a {type(lstm).__name__}; expected an nn.LSTM")
-        some_weight = next(lstm.parameters())
+        like = next(lstm.parameters())
         pru = cls(
             lstm.input_size,
             lstm.hidden_size,
@@ -186,29 +215,28 @@ class PRU(nn.Module):
             init="lstm",
             backend=backend,
             device="meta",  # no weights to draw
-            dtype=some_weight.dtype,
+            dtype=like.dtype,
             proj_size=lstm.proj_size,
-        ).to_empty(device=some_weight.device)
-        for index, weights in enumerate(lstm.all_weights):
-            cell = pru._cell(index)
-            (level,), (context,) = cell.input_transform.matrices(), cell.context_transform.matrices()
-            ours = [p for p in (level.weight, context.weight, level.bias, context.bias) if p is not None]
-            for parameter, weight in zip(ours, weights, strict=True):
-                parameter.copy_(weight.view_as(parameter)).requires_grad_(weight.requires_grad)
+        ).to_empty(device=like.device)
+        pru.load_state_dict(lstm.state_dict())
+        for name, parameter in lstm.named_parameters():
+            pru.get_parameter(name).requires_grad_(parameter.requires_grad)
         return pru.train(lstm.training)
 
     def _load_from_state_dict(self, state_dict, prefix, *others) -> None:
-        if f"{prefix}weight_ih_l0" in state_dict:
+        migrate_layer(state_dict, prefix, self.directions)
+        if f"{prefix}weight_ih_l0" in state_dict and "weight_ih_l0" not in self._names[0].input:
             warnings.warn(
-                "state_dict holds weights of an nn.LSTM, which a PRU cannot load; use PRU.from_lstm(lstm)",
+                "state_dict holds weights of an nn.LSTM, which only a PRU with levels=1, groups=1 and "
+                "residual=False can load; see PRU.from_lstm(lstm)",
                 stacklevel=2,
             )
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew, by the scheme the layers were made with."""
-        for index in range(len(self.cells)):
-            self._cell(index).reset_parameters()
+        """Draw all weights anew, by the scheme ``init``."""
+        for spec, names in zip(self.specs, self._names, strict=True):
+            initialize(self, spec, names, self.init)
 
     def flatten_parameters(self) -> None:
         """Does nothing: the weights need no packing. Here because ``nn.LSTM`` has it."""
@@ -222,104 +250,81 @@ class PRU(nn.Module):
     def forward(
         self, input: Tensor | PackedSequence, hx: States | None = None
     ) -> tuple[Tensor | PackedSequence, States]:
+        weights = [self.weights(index) for index in range(len(self.specs))]
         if isinstance(input, PackedSequence):
-            return self._forward_packed(input, hx)
-        self._check_input(input)
+            return self._forward_packed(input, hx, weights)
+        like = weights[0].context[0]
+        self._check_input(input, like)
         batched = input.dim() == 3
         x = input if batched else input.unsqueeze(1)
         if batched and self.batch_first:
             x = x.transpose(0, 1)
         if hx is not None:
-            self._check_states(hx, x.shape[1], batched)
+            self._check_states(hx, x.shape[1], batched, like)
             hx = hx if batched else (hx[0].unsqueeze(1), hx[1].unsqueeze(1))
-        y, (h, c) = self._run(x, hx, lengths=None)
+        y, (h, c) = self._run(x, hx, None, weights)
         if not batched:
             return y.squeeze(1), (h.squeeze(1), c.squeeze(1))
         return (y.transpose(0, 1) if self.batch_first else y), (h, c)
 
-    def _forward_packed(self, packed: PackedSequence, hx: States | None) -> tuple[PackedSequence, States]:
-        """Run in the packed order, longest first; states come and go in the user's order."""
-        check_tensor("input", packed.data, self._cell(0).some_weight)
+    def _forward_packed(
+        self, packed: PackedSequence, hx: States | None, weights: list[LayerWeights]
+    ) -> tuple[PackedSequence, States]:
+        """Run in the packed order, longest first; states are in the user's order."""
+        like = weights[0].context[0]
+        check_tensor("input", packed.data, like)
         if packed.data.dim() != 2:
             shape = tuple(packed.data.shape)
             raise PRUError(f"packed input has data of shape {shape}; expected (steps, {self.input_size})")
         _check_packed(packed)
-        self._check_input(packed.data)
+        self._check_input(packed.data, like)
         order, back = packed.sorted_indices, packed.unsorted_indices
         x, lengths = pad_packed_sequence(PackedSequence(packed.data, packed.batch_sizes))
         if hx is not None:
-            self._check_states(hx, x.shape[1], batched=True)
+            self._check_states(hx, x.shape[1], True, like)
             hx = hx if order is None else (hx[0].index_select(1, order), hx[1].index_select(1, order))
-        y, (h, c) = self._run(x, hx, lengths)
+        y, (h, c) = self._run(x, hx, lengths, weights)
         if back is not None:
             h, c = h.index_select(1, back), c.index_select(1, back)
         data = pack_padded_sequence(y, lengths).data
         return PackedSequence(data, packed.batch_sizes, order, back), (h, c)
 
-    def _run(self, x: Tensor, hx: States | None, lengths: Tensor | None) -> tuple[Tensor, States]:
+    def _run(
+        self, x: Tensor, hx: States | None, lengths: Tensor | None, weights: list[LayerWeights]
+    ) -> tuple[Tensor, States]:
         """All layers over x (T, B, N); states (num_layers·directions, B, M)."""
         states: list[States] = []
         outputs: list[Tensor] = []
-        for index, cell in enumerate(self.cells):
-            assert isinstance(cell, PRUCell)
+        for index, (spec, mine) in enumerate(zip(self.specs, weights, strict=True)):
             direction = index % self.directions
             if direction == 0 and index > 0:
                 x = F.dropout(_side_by_side(outputs), self.dropout, self.training)
                 outputs = []
             if index > 0:  # the first was compared with the user's input
-                check_tensor(f"input of cells[{index}]", x, cell.some_weight)
-            before = (None, None) if hx is None else (hx[0][index], hx[1][index])
-            y, h, c = self._run_cell(cell, x, before, lengths, reverse=direction == 1)
+                check_tensor(f"input of {self._names[index].context[0]}", x, mine.context[0])
+            h, c = (None, None) if hx is None else (hx[0][index], hx[1][index])
+            if self.training and self.weight_drop > 0:
+                mine = mine._replace(context=self._dropped(mine.context))
+            y, h, c = run_layer(
+                x, mine, h, c, lengths, spec=spec, reverse=direction == 1, backend=self.backend
+            )
             outputs.append(y)
             states.append((h, c))
-        if len(states) == 1:  # nothing to put together
-            return y, (h.unsqueeze(0), c.unsqueeze(0))
         h, c = (torch.stack(state) for state in zip(*states, strict=True))
         return _side_by_side(outputs), (h, c)
 
-    def _run_cell(
-        self,
-        cell: PRUCell,
-        x: Tensor,
-        before: tuple[Tensor | None, Tensor | None],
-        lengths: Tensor | None,
-        reverse: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """One layer in one direction over x (T, B, N): output (T, B, M) and last states (B, M)."""
-        cell.check_hooks()
-        weights = self._dropped_weights(cell) if self.training and self.weight_drop > 0 else None
-        h, c = before
-        if _is_quicker_as_lstm(cell, x):
-            return lstm.run(x, h, c, cell.as_lstm(weights), lengths, reverse)
-        outputs = []
-        for part in _in_parts(cell, x, lengths, reverse):
-            gates = cell.input_gates(part)
-            y, h, c = cell.recur(gates, h, c, lengths, reverse=reverse, context_weights=weights)
-            outputs.append(y)
-        assert h is not None
-        assert c is not None
-        if len(outputs) == 1:
-            return outputs[0], h, c
-        return torch.cat(outputs[::-1] if reverse else outputs), h, c
-
-    def _cell(self, index: int) -> PRUCell:
-        cell = self.cells[index]
-        assert isinstance(cell, PRUCell)
-        return cell
-
-    def _dropped_weights(self, cell: PRUCell) -> list[Tensor]:
-        """The context weights of a cell under this pass's DropConnect mask.
+    def _dropped(self, weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The context weights under this pass's DropConnect mask.
 
         A single matrix goes to the recurrence as it is, and comes in the dtype that will be computed in.
         """
         keep = 1 - self.weight_drop
-        weights = [matrix.weight for matrix in cell.context_transform.matrices()]
         masks = [draw_mask(weight.shape, keep, weight.device, self.generator) for weight in weights]
         dtype = product_dtype(weights[0]) if len(weights) == 1 else weights[0].dtype
-        return [drop(weight, mask, keep, dtype) for weight, mask in zip(weights, masks, strict=True)]
+        return tuple(drop(weight, mask, keep, dtype) for weight, mask in zip(weights, masks, strict=True))
 
-    def _check_input(self, x: Tensor) -> None:
-        check_tensor("input", x, self._cell(0).some_weight)
+    def _check_input(self, x: Tensor, like: Tensor) -> None:
+        check_tensor("input", x, like)
         shape = x.shape
         if len(shape) not in (2, 3):
             raise PRUError(f"input has {len(shape)} dimensions; expected 2 (unbatched) or 3")
@@ -331,23 +336,23 @@ class PRU(nn.Module):
                 f"input of shape {tuple(shape)} has sequences of length 0; expected at least one step"
             )
 
-    def _check_states(self, hx: object, batch: int, batched: bool) -> None:
-        rows, size = len(self.cells), self.hidden_size
+    def _check_states(self, hx: object, batch: int, batched: bool, like: Tensor) -> None:
+        rows, size = len(self.specs), self.hidden_size
         shape = (rows, batch, size) if batched else (rows, size)
-        self._cell(0).check_states(hx, shape, ("h_0", "c_0"))
+        check_states(hx, shape, ("h_0", "c_0"), like)
 
     def extra_repr(self) -> str:
         parts = [f"{self.input_size}, {self.hidden_size}"]
-        plain = ("num_layers", "bias", "batch_first", "dropout", "bidirectional", "weight_drop")
-        settings = {name: getattr(self, name) for name in plain} | self.options
         defaults = inspect.signature(PRU).parameters
-        shown = {"levels", "groups"}  # what makes it a PRU is always said
-        parts += [
-            f"{name}={value!r}"
-            for name, value in settings.items()
-            if name != "residual" and (name in shown or value != defaults[name].default)
-        ]
-        layers = [layer for layer in range(self.num_layers) if self._cell(layer * self.directions).residual]
+        hidden = {"self", "input_size", "hidden_size", "residual", "device", "dtype", "proj_size"}
+        always = {"levels", "groups"}  # what makes it a PRU
+        for name in defaults:
+            if name in hidden:
+                continue
+            value = getattr(self, name)
+            if name in always or value != defaults[name].default:
+                parts.append(f"{name}={value!r}")
+        layers = [layer for layer in range(self.num_layers) if self.specs[layer * self.directions].residual]
         parts.append(f"residual in layers {layers}" if layers else "no residual")
         return ", ".join(parts)
 
@@ -388,30 +393,6 @@ def _shortened(numbers: list[int]) -> str:
     return str(numbers) if len(numbers) <= 8 else f"[{', '.join(map(str, numbers[:8]))}, ...]"
 
 
-def _is_quicker_as_lstm(cell: PRUCell, x: Tensor) -> bool:
-    if not x.is_cpu or cell.backend != "auto" or not cell.is_linear:
-        return False
-    return lstm.is_quicker(x, cell.hidden_size, cell.context_transform.groups, cell.parameters())
-
-
 def _side_by_side(outputs: list[Tensor]) -> Tensor:
     """The outputs (T, B, M) of a layer's directions as one."""
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
-
-
-def _in_parts(cell: PRUCell, x: Tensor, lengths: Tensor | None, reverse: bool) -> Sequence[Tensor]:
-    """x (T, B, N) as stretches of steps, in the order in which ``cell`` runs them.
-
-    On a CPU a long input is taken stretch by stretch: the products lose nothing, and the allocator hands the
-    same buffers out again, where for the whole input the system would have to map new memory each time.
-    Not where a weight is parametrized: each stretch would compute it anew, and a random one otherwise.
-    Nor in a trace, which would keep the number of stretches.
-    """
-    steps, batch, _ = x.shape
-    whole = not x.is_cpu or lengths is not None or torch.compiler.is_compiling() or torch.jit.is_tracing()
-    if whole or product_dtype(x) in SIXTEEN_BITS or steps * batch <= ROWS_AT_ONCE:
-        return (x,)
-    if any(is_parametrized(part) for part in cell.modules()):
-        return (x,)
-    parts = x.tensor_split(min(steps, -(-steps * batch // ROWS_AT_ONCE)))
-    return parts[::-1] if reverse else parts

@@ -12,6 +12,21 @@ from torch_pru.errors import PRUError
 
 POOLINGS = ("average", "max", "skip", "convolution")
 DEFAULT_WINDOW = 3
+LARGEST_WINDOW = 1023
+
+
+def pyramid(x: Tensor, pooling: str, windows: Sequence[int], kernels: Sequence[Tensor] = ()) -> list[Tensor]:
+    """The views of x (…, N) at every level: (…, N), (…, N/2), …
+
+    Args:
+        pooling: one of ``POOLINGS``.
+        windows: the window of each level below the first.
+        kernels: with ``pooling="convolution"``, the kernel (window,) of each of these levels.
+    """
+    views = [x]
+    for level, window in enumerate(windows):
+        views.append(subsample(views[-1], pooling, window, kernels[level] if kernels else None))
+    return views
 
 
 def subsample(x: Tensor, pooling: str, window: int, kernel: Tensor | None = None) -> Tensor:
@@ -30,19 +45,22 @@ def subsample(x: Tensor, pooling: str, window: int, kernel: Tensor | None = None
 
 
 def _convolve(x: Tensor, kernel: Tensor) -> Tensor:
-    """(…, n) and (window,) to (…, n/2); libraries' convolutions are slow with a single channel."""
+    """(…, n) and (window,) to (…, n/2); the convolutions of libraries are slow with a single channel."""
     padded = F.pad(x, (len(kernel) // 2,) * 2)
     shifted = [padded[..., j : j + x.shape[-1] : 2] for j in range(len(kernel))]
     return torch.stack([weight * view for weight, view in zip(kernel, shifted, strict=True)]).sum(0)
 
 
 def level_windows(pool_window: int | Sequence[int], levels: int, pooling: str) -> tuple[int, ...]:
-    """The pooling window of each level below the first; none where nothing is pooled by window."""
+    """The pooling window of each level below the first; 1 where every second feature is skipped."""
     if pooling == "skip":
         if pool_window != DEFAULT_WINDOW:
             raise PRUError(f"pool_window={pool_window!r} has no meaning for pooling='skip'; leave it out")
-        return ()
-    wrong = f"pool_window={pool_window!r} must be an odd whole number, or one for each level below the first"
+        return (1,) * (levels - 1)
+    wrong = (
+        f"pool_window={pool_window!r} must be an odd integer up to {LARGEST_WINDOW}, or one for each level "
+        f"below the first"
+    )
     if not isinstance(pool_window, int | Sequence):
         raise PRUError(wrong)
     windows = (pool_window,) * (levels - 1) if isinstance(pool_window, int) else tuple(pool_window)
@@ -51,6 +69,7 @@ def level_windows(pool_window: int | Sequence[int], levels: int, pooling: str) -
             f"pool_window={pool_window!r} has {len(windows)} windows; levels={levels} needs {levels - 1}"
         )
     for window in (*windows, pool_window) if isinstance(pool_window, int) else windows:
-        if not isinstance(window, int) or isinstance(window, bool) or window < 1 or window % 2 == 0:
+        whole = isinstance(window, int) and not isinstance(window, bool)
+        if not whole or not 1 <= window <= LARGEST_WINDOW or window % 2 == 0:
             raise PRUError(wrong)
     return windows

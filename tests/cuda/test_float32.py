@@ -127,13 +127,13 @@ def test_the_setting_of_nn_lstm_decides(monkeypatch):
     results = {}
     for allowed in (True, False):
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
-        pru.cells[0].backend = "auto"
+        pru.backend = "auto"
         results[allowed] = outputs_and_gradients(pru, x)
-        pru.cells[0].backend = "cuda" if allowed else "loop"
+        pru.backend = "cuda" if allowed else "loop"
         again = outputs_and_gradients(pru, x)
         assert all(torch.equal(a, b) for a, b in zip(results[allowed], again, strict=True))
     assert 1e-7 < max(relative_errors(results[True], results[False])) < GRADIENTS
-    pru.cells[0].backend = "cuda"
+    pru.backend = "cuda"
     with pytest.raises(PRUError, match="allow_tf32"):
         pru(x)
 
@@ -144,8 +144,7 @@ def test_it_is_near_nn_lstm(hidden, layers, both):
     torch.manual_seed(0)
     lstm = nn.LSTM(96, hidden, layers, bidirectional=both, device="cuda")
     pru, x = PRU.from_lstm(lstm), torch.randn(70, 20, 96, device="cuda")
-    for cell in pru.cells:
-        cell.backend = "cuda"
+    pru.backend = "cuda"
     ours, theirs = (outputs_and_gradients(rnn, x)[:4] for rnn in (pru, lstm))
     assert max(relative_errors(ours, theirs)) < GRADIENTS
 

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_pru import PRU, GroupedLinear, PyramidalTransform
-from torch_pru.cell import PRUCell
-from torch_pru.ops import folding
+from torch_pru import PRU, PRUCell
+from torch_pru.ops import folding, layer
 from torch_pru.ops.cuda import folding as kernels
 from torch_pru.ops.gates import input_gates
-from torch_pru.transforms import split_levels
+from torch_pru.ops.products import gate_linear
+from torch_pru.options import split_levels
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poisoned")]
 
@@ -185,7 +185,8 @@ def test_an_input_of_float32_is_rounded_first():
     cell = PRUCell(1400, 1400, device="cuda")
     x = torch.randn(3, 2, 1400, device="cuda")
     with torch.autocast("cuda", torch.bfloat16):
-        assert torch.equal(cell.input_gates(x), cell.input_gates(x.bfloat16()))
+        one, two = (layer.input_gates(values, cell.weights(), cell.spec) for values in (x, x.bfloat16()))
+        assert torch.equal(one, two)
 
 
 @pytest.mark.parametrize("residual", [False, True])
@@ -233,7 +234,7 @@ def test_compiled_whole(autocast):
     pru = PRU(40, 40, levels=3, device="cuda", dtype=torch.float32 if autocast else dtype)
     compiled = torch.compile(pru, fullgraph=True, dynamic=True, backend="aot_eager")
     for shape in ((4, 3, 40), (7, 2, 40)):
-        x = torch.randn(shape, device="cuda", dtype=pru.cells[0].some_weight.dtype, requires_grad=True)
+        x = torch.randn(shape, device="cuda", dtype=pru.weight_hh_l0.dtype, requires_grad=True)
         results = []
         for run in (pru, compiled):
             with torch.autocast("cuda", dtype, enabled=autocast):
@@ -247,15 +248,13 @@ def test_compiled_whole(autocast):
 
 def test_without_the_kernels(monkeypatch):
     """As where cuda-bindings is not installed."""
-    transform = PyramidalTransform(40, 40, 3, gates=4, device="cuda", dtype=torch.bfloat16)
+    cell = PRUCell(40, 40, levels=3, residual=True, device="cuda", dtype=torch.bfloat16)
     x = torch.randn(9, 40, device="cuda", dtype=torch.bfloat16, requires_grad=True)
 
     def run() -> list[Tensor]:
-        y = transform.product(x, residual=True)
-        return [
-            y,
-            *torch.autograd.grad(y.float().square().sum(), [x, *(m.weight for m in transform.matrices())]),
-        ]
+        weights = cell.weights()
+        y = layer.input_gates(x, weights, cell.spec)
+        return [y, *torch.autograd.grad(y.float().square().sum(), [x, *weights.input])]
 
     with_kernels = run()
     monkeypatch.setattr(kernels, "unserved", lambda index: "cuda-bindings is not installed")
@@ -266,11 +265,10 @@ def test_without_the_kernels(monkeypatch):
 
 def test_a_weight_that_lies_right_is_not_copied(monkeypatch):
     """As in generation, where the folded weight is laid out once."""
-    linear = GroupedLinear(40, 24, 1, gates=4, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(1, 4, 24, 40, device="cuda", dtype=torch.bfloat16)
     x = torch.randn(1, 40, device="cuda", dtype=torch.bfloat16)
     with torch.no_grad():
-        expected = linear.product(x)
-        weight = linear.weight.transpose(1, 2).contiguous().transpose(1, 2)
-        linear.weight = torch.nn.Parameter(weight, requires_grad=False)
+        expected = gate_linear(x, weight)
+        weight = weight.transpose(1, 2).contiguous().transpose(1, 2)
         monkeypatch.setattr(kernels, "fold", None)
-        assert torch.equal(linear.product(x), expected)
+        assert torch.equal(gate_linear(x, weight), expected)

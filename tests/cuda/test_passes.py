@@ -183,11 +183,11 @@ def test_weight_drop_beside_float64_on_the_same_mask(dtype, bound, autocast, opt
     kept = {}
     with torch.no_grad():
         for name, weight in exact.named_parameters():
-            if "context_transform.weight" in name:
+            if name.startswith("weight_hh"):
                 kept[name] = draw_mask(weight.shape, 0.5, weight.device, own)
                 weight.mul_(kept[name] * 2)
     x = randoms(6, 5, 20, dtype=dtype)
-    rows = len(exact.cells)
+    rows = len(exact.specs)
     h0, c0 = randoms(rows, 5, 40, dtype=dtype), randoms(rows, 5, 40, dtype=dtype)
     states = h0, c0.float() if autocast else c0
     wanted = gradients_of(exact, x.double(), tuple(state.double() for state in states))
@@ -206,8 +206,8 @@ def test_weight_drop_beside_float64_on_the_same_mask(dtype, bound, autocast, opt
 def test_weight_drop_in_float32_is_the_plain_product_bit_for_bit():
     dropping = PRU(20, 1400, weight_drop=0.3).cuda()
     dropping.generator = generator(7)
-    (found,) = dropping._dropped_weights(dropping._cell(0))
-    weight = dropping._cell(0).context_transform.matrices()[0].weight
+    weight = dropping.weight_hh_l0
+    (found,) = dropping._dropped((weight,))
     mask = torch.empty_like(weight).bernoulli_(0.7, generator=generator(7))
     assert torch.equal(found, weight * (mask / 0.7))
 
@@ -223,7 +223,7 @@ def test_one_graph_with_weight_drop(precision):
         one, two = compiled(x, states)[0], compiled(x, states)[0]
     assert not torch.equal(one, two)
     one.float().square().sum().backward()
-    gradient = pru._cell(0).context_transform.matrices()[0].weight.grad
+    gradient = pru.weight_hh_l0.grad
     assert 0.2 < (gradient == 0).float().mean() < 0.8
     torch._dynamo.reset()
 

@@ -12,8 +12,7 @@ from torch_pru import PRU
 
 
 def set_backend(pru: PRU, backend: str) -> PRU:
-    for cell in pru.cells:
-        cell.backend = backend
+    pru.backend = backend
     return pru
 
 

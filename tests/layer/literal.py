@@ -34,19 +34,32 @@ class Settings:
 
 
 class Weights:
-    """The arrays whose names begin with ``prefix``."""
+    """The arrays of one transform: ``side`` is "ih" or "hh", ``layer`` "_l0", ``suffix`` "" or "_reverse"."""
 
-    def __init__(self, arrays: dict[str, ndarray], prefix: str = "") -> None:
-        self.arrays, self.prefix = arrays, prefix
+    def __init__(self, arrays: dict[str, ndarray], side: str, layer: str, suffix: str) -> None:
+        self.arrays, self.place = arrays, (f"_{side}{layer}", suffix)
 
-    def __getitem__(self, name: str) -> ndarray:
-        return self.arrays[self.prefix + name]
+    def matrix(self, level: int, group: int, groups: int, rows: int) -> ndarray:
+        """(4, rows, columns) of one group of a level (from 0)."""
+        middle, suffix = self.place
+        for name in (f"weight{middle}", f"weight{middle}_k{level + 1}"):
+            if f"{name}{suffix}" in self.arrays:  # all groups: gate by group by unit
+                whole = self.arrays[f"{name}{suffix}"]
+                return whole.reshape(4, groups, rows, whole.shape[1])[:, group]
+            if f"{name}_g{group + 1}{suffix}" in self.arrays:
+                alone = self.arrays[f"{name}_g{group + 1}{suffix}"]
+                return alone.reshape(4, rows, alone.shape[1])
+        raise KeyError(level)
 
-    def __contains__(self, name: str) -> bool:
-        return self.prefix + name in self.arrays
+    def bias(self) -> ndarray | float:
+        """(4, M), or zero where there is none."""
+        middle, suffix = self.place
+        name = f"bias{middle}{suffix}"
+        return self.arrays[name].reshape(4, -1) if name in self.arrays else 0.0
 
-    def under(self, name: str) -> Weights:
-        return Weights(self.arrays, f"{self.prefix}{name}.")
+    def kernel(self, level: int) -> ndarray:
+        middle, suffix = self.place
+        return self.arrays[f"pool{middle}_k{level + 1}{suffix}"]
 
 
 def sigmoid(z: ndarray) -> ndarray:
@@ -90,34 +103,29 @@ def subsample(x: ndarray, pooling: str, window: int, kernel: ndarray | None) -> 
     return result
 
 
-def grouped(x: ndarray, outputs: int, groups: int, weights: Weights) -> ndarray:
-    """Eq. 4, for the four gates: (4, M) from (N,)."""
+def grouped(x: ndarray, outputs: int, groups: int, weights: Weights, level: int = 0) -> ndarray:
+    """Eq. 4, for the four gates, without a bias: (4, M) from (N,)."""
     y = np.zeros((4, outputs))
     pairs = zip(cut(len(x), groups), cut(outputs, groups), strict=True)
     for group, ((x_begin, x_end), (y_begin, y_end)) in enumerate(pairs):
-        alone = weights.under(f"blocks.{group}")
-        matrix = weights["weight"][group] if "weight" in weights else alone["weight"][0]
+        matrix = weights.matrix(level, group, groups, y_end - y_begin)
         assert matrix.shape == (4, y_end - y_begin, x_end - x_begin)
         for gate in range(4):
             for unit in range(y_begin, y_end):
                 y[gate, unit] = np.dot(matrix[gate, unit - y_begin], x[x_begin:x_end])
-                if "bias" in weights:
-                    y[gate, unit] += weights["bias"][gate, unit]
-                if "bias" in alone:
-                    y[gate, unit] += alone["bias"][gate, unit - y_begin]
     return y
 
 
 def pyramidal(x: ndarray, settings: Settings, level_groups: int, weights: Weights) -> ndarray:
-    """Eq. 2, for the four gates: (4, M) from (N,)."""
+    """Eq. 2, for the four gates, without a bias: (4, M) from (N,)."""
     given = settings.pool_window
     outputs = []
     for level, size in enumerate(level_sizes(settings.hidden_size, settings.levels, settings.level_split)):
         if level > 0:
             window = given if isinstance(given, int) else given[level - 1]
             learned = settings.pooling == "convolution"
-            x = subsample(x, settings.pooling, window, weights[f"kernels.{level - 1}"] if learned else None)
-        outputs.append(grouped(x, size, level_groups, weights.under(f"transforms.{level}")))
+            x = subsample(x, settings.pooling, window, weights.kernel(level) if learned else None)
+        outputs.append(grouped(x, size, level_groups, weights, level))
     return np.concatenate(outputs, axis=1)
 
 
@@ -125,8 +133,8 @@ def transform(
     x: ndarray, kind: str, settings: Settings, level_groups: int, groups: int, weights: Weights
 ) -> ndarray:
     if kind == "pyramidal":
-        return pyramidal(x, settings, level_groups, weights)
-    return grouped(x, settings.hidden_size, 1 if kind == "linear" else groups, weights)
+        return pyramidal(x, settings, level_groups, weights) + weights.bias()
+    return grouped(x, settings.hidden_size, 1 if kind == "linear" else groups, weights) + weights.bias()
 
 
 def has_residual(reads: int, settings: Settings) -> bool:
@@ -136,10 +144,18 @@ def has_residual(reads: int, settings: Settings) -> bool:
 
 
 def sequence(
-    x: ndarray, h: ndarray, c: ndarray, settings: Settings, weights: Weights, backwards: bool
+    x: ndarray,
+    h: ndarray,
+    c: ndarray,
+    settings: Settings,
+    arrays: dict[str, ndarray],
+    layer: int,
+    backwards: bool,
 ) -> tuple[ndarray, ndarray, ndarray]:
     """One unit over one sequence (T, N): outputs (T, M) and the last states (M,)."""
     input_groups = settings.groups if settings.input_groups == 1 else settings.input_groups
+    place = f"_l{layer}", "_reverse" if backwards else ""
+    of_input, of_context = Weights(arrays, "ih", *place), Weights(arrays, "hh", *place)
     out = np.zeros((len(x), settings.hidden_size))
     for t in range(len(x) - 1, -1, -1) if backwards else range(len(x)):
         z = transform(
@@ -148,13 +164,11 @@ def sequence(
             settings,
             settings.input_groups,
             input_groups,
-            weights.under("input_transform"),
+            of_input,
         )
         if has_residual(x.shape[1], settings):
             z = z + x[t]
-        z = z + transform(
-            h, settings.context_transform, settings, 1, settings.groups, weights.under("context_transform")
-        )
+        z = z + transform(h, settings.context_transform, settings, 1, settings.groups, of_context)
         i, f, content, o = sigmoid(z[0]), sigmoid(z[1]), np.tanh(z[2]), sigmoid(z[3])
         c = f * c + i * content
         h = o * np.tanh(c)
@@ -186,9 +200,9 @@ def run(
             outputs = []
             for direction in range(directions):
                 index = layer * directions + direction
-                weights = Weights(arrays, f"cells.{index}.")
+                states = h0[index, column], c0[index, column]
                 y, hn[index, column], cn[index, column] = sequence(
-                    below, h0[index, column], c0[index, column], settings, weights, backwards=direction == 1
+                    below, *states, settings, arrays, layer, backwards=direction == 1
                 )
                 outputs.append(y)
             below = np.concatenate(outputs, axis=1)

@@ -54,7 +54,7 @@ def test_the_same_numbers_as_in_the_loop(settings: dict, packed: bool, runs: lis
     torch.manual_seed(0)
     as_lstm, loop = (PRU(16, 16, init="lstm", backend=backend, **settings) for backend in ("auto", "loop"))
     loop.load_state_dict(as_lstm.state_dict())
-    cells = len(as_lstm.cells)
+    cells = len(as_lstm.specs)
     columns = [torch.randn(steps, 16) for steps in (11, 17, 9)]
     x = pack_sequence(columns, enforce_sorted=False) if packed else torch.randn(13, 3, 16, requires_grad=True)
     for hx in (None, tuple(torch.randn(cells, 3, 16, requires_grad=True) for _ in range(2))):
@@ -110,7 +110,7 @@ def test_a_second_derivative_is_refused_in_words(training: bool, runs: list[int]
 
 def test_a_parametrized_weight_gets_its_gradient(runs: list[int]) -> None:
     layer = PRU(16, 16, init="lstm")
-    torch.nn.utils.parametrizations.weight_norm(layer.cells[0].context_transform, "weight")
+    torch.nn.utils.parametrizations.weight_norm(layer, "weight_hh_l0")
     layer(torch.randn(20, 2, 16))[0].sum().backward()
     assert runs == [20]
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in layer.parameters())

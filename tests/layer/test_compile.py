@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from torch_pru import PRU, cell, ops
+from torch_pru import PRU, ops
+from torch_pru.ops import layer
 
 from .comparing import assert_all_close, gradients
 
@@ -67,7 +68,7 @@ def test_the_recurrence_is_one_node():
 
 def test_an_operator_that_a_compiled_caller_calls_eagerly(monkeypatch: pytest.MonkeyPatch):
     """As where a compiler gave up on the calling function: it does not look into the operator instead."""
-    monkeypatch.setattr(cell, "recurrence", torch._dynamo.disable(ops.recurrence, recursive=False))
+    monkeypatch.setattr(layer, "recurrence", torch._dynamo.disable(ops.recurrence, recursive=False))
     pru, x, seen = PRU(8, 8), torch.randn(4, 3, 8, requires_grad=True), []
 
     def look(graph: torch.fx.GraphModule, inputs: list) -> object:

@@ -171,7 +171,7 @@ def test_argument_order_is_that_of_the_lstm():
 def test_a_backend_for_the_layer_made_from_an_lstm():
     lstm = nn.LSTM(5, 7, 2)
     pru = PRU.from_lstm(lstm, backend="reference")
-    assert {cell.backend for cell in pru.cells} == {"reference"}
+    assert pru.backend == "reference"
     x = torch.randn(4, 3, 5, requires_grad=True)
     (slope,) = torch.autograd.grad(pru(x)[0].square().sum(), x, create_graph=True)
     slope.square().sum().backward()  # which other backends refuse
@@ -194,11 +194,7 @@ def test_cell_against_lstm_cell():
     lstm_cell = nn.LSTMCell(5, 7)
     cell = PRUCell(5, 7, levels=1, groups=1, residual=False)
     assert [cell.bias, PRUCell(5, 7, bias=False, groups=1, levels=1).bias] == [lstm_cell.bias, False]
-    with torch.no_grad():
-        cell.input_transform.transforms[0].weight.copy_(lstm_cell.weight_ih.view(1, 4, 7, 5))
-        cell.input_transform.transforms[0].bias.copy_(lstm_cell.bias_ih.view(4, 7))
-        cell.context_transform.weight.copy_(lstm_cell.weight_hh.view(1, 4, 7, 7))
-        cell.context_transform.bias.copy_(lstm_cell.bias_hh.view(4, 7))
+    cell.load_state_dict(lstm_cell.state_dict())
     for shape in ((3, 5), (5,), (0, 5)):
         hx = torch.randn(*shape[:-1], 7), torch.randn(*shape[:-1], 7)
         for given in (None, hx):
@@ -221,10 +217,10 @@ def test_proj_size_is_refused_by_name():
 def test_a_long_input_in_stretches_is_the_whole_input(options: dict, monkeypatch: pytest.MonkeyPatch):
     pru = PRU(8, 8, dtype=torch.float64, **options)
     x = torch.randn(11, 3, 8, dtype=torch.float64, requires_grad=True)
-    states = tuple(torch.randn(len(pru.cells), 3, 8, dtype=torch.float64) for _ in range(2))
+    states = tuple(torch.randn(len(pru.specs), 3, 8, dtype=torch.float64) for _ in range(2))
     outcomes = []
     for rows in (10**9, 12, 1):  # whole; three steps at most; step by step
-        monkeypatch.setattr("torch_pru.layer.ROWS_AT_ONCE", rows)
+        monkeypatch.setattr("torch_pru.ops.layer.ROWS_AT_ONCE", rows)
         pru.generator = torch.Generator().manual_seed(1)  # one mask for all stretches
         y, (h, c) = pru(x, states)
         values = {"y": y, "h": h, "c": c}

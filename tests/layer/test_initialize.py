@@ -20,38 +20,44 @@ def assert_orthogonal(matrix: Tensor) -> None:
     torch.testing.assert_close(product, torch.eye(len(product), dtype=torch.float64), rtol=0, atol=1e-5)
 
 
+def by_group(weight: Tensor, groups: int) -> Tensor:
+    """(4·M, n) as (g, 4, M/g, n)."""
+    return weight.unflatten(0, (4, groups, -1)).transpose(0, 1)
+
+
 def biases(pru: PRU) -> list[Tensor]:
-    return [parameter for name, parameter in pru.named_parameters() if name.endswith("bias")]
+    return [parameter for name, parameter in pru.named_parameters() if name.startswith("bias")]
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_authors_context_groups_have_norm_1_and_are_orthogonal_to_each_other(groups: int):
     pru = PRU(24, 24, groups=groups)
-    rows = pru.cells[0].context_transform.weight.flatten(1)
+    rows = by_group(pru.weight_hh_l0, groups).flatten(1)
     assert rows.shape == (groups, 4 * 24 * 24 // groups**2)
     torch.testing.assert_close(rows @ rows.t(), torch.eye(groups), rtol=0, atol=1e-5)
 
 
 def test_authors_input_levels_are_orthogonal_over_the_four_gates():
     pru = PRU(24, 40, levels=3, groups=4)
-    for level in pru.cells[0].input_transform.transforms:
-        assert_orthogonal(level.weight[0].flatten(0, 1))
+    for weight in (pru.weight_ih_l0_k1, pru.weight_ih_l0_k2, pru.weight_ih_l0_k3):
+        assert_orthogonal(weight)
 
 
 def test_authors_grouped_levels_are_orthogonal_group_by_group():
     pru = PRU(24, 40, levels=2, input_groups=2)
-    for level in pru.cells[0].input_transform.transforms:
-        assert level.weight.shape[0] == 2
-        for group in level.weight:
+    for weight in (pru.weight_ih_l0_k1, pru.weight_ih_l0_k2):
+        for group in by_group(weight, 2):
             assert_orthogonal(group.flatten(0, 1))
 
 
 @pytest.mark.parametrize("transform", ["linear", "grouped", "pyramidal"])
 def test_orthogonal_is_each_gate_of_each_group(transform: str):
     pru = PRU(24, 24, init="orthogonal", input_transform=transform, context_transform=transform)
-    matrices = [*pru.cells[0].input_transform.matrices(), *pru.cells[0].context_transform.matrices()]
-    for matrix in matrices:
-        for group in matrix.weight:
+    groups = 4 if transform == "grouped" else 1
+    weights = [weight for name, weight in pru.named_parameters() if name.startswith("weight")]
+    assert len(weights) == (4 if transform == "pyramidal" else 2)
+    for weight in weights:
+        for group in by_group(weight, groups):
             for gate in group:
                 assert_orthogonal(gate)
 
@@ -75,10 +81,8 @@ def test_lstm_is_uniform_within_its_bound():
 
 @pytest.mark.parametrize("init", ["authors", "orthogonal", "lstm"])
 def test_kernels_are_normal_under_every_scheme(init: str):
-    kernels = torch.cat(
-        [k.detach() for _ in range(40) for k in PRU(8, 16, init=init, pooling="convolution", pool_window=7)
-         .cells[0].input_transform.kernels]
-    )  # fmt: skip
+    drawn = [PRU(8, 16, init=init, pooling="convolution", pool_window=7) for _ in range(40)]
+    kernels = torch.cat([pru.pool_ih_l0_k2.detach() for pru in drawn])
     assert abs(kernels.mean()) < 0.25
     assert 0.8 < kernels.std() < 1.2
     assert kernels.abs().max() > 1.5  # not uniform within a bound
@@ -91,7 +95,7 @@ def test_reset_parameters_draws_every_weight_anew(init: str, pooling: str):
     before = {name: value.clone() for name, value in pru.state_dict().items()}
     pru.reset_parameters()
     for name, value in pru.state_dict().items():
-        assert not torch.equal(value, before[name]) or (name.endswith("bias") and init != "lstm"), name
+        assert not torch.equal(value, before[name]) or (name.startswith("bias") and init != "lstm"), name
 
 
 class WithoutFloat64(TorchDispatchMode):
@@ -117,7 +121,7 @@ def test_the_global_seed_decides():
     found = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        found.append(PRU(8, 8).state_dict()["cells.0.context_transform.weight"])
+        found.append(PRU(8, 8).state_dict()["weight_hh_l0"])
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
 
@@ -126,7 +130,12 @@ def test_the_global_seed_decides():
 def test_transforms_alone_start_as_nn_linear(kind: type[GroupedLinear | PyramidalTransform], number: int):
     torch.manual_seed(1)
     module = kind(32, 64, number)
-    for matrix in module.matrices():
-        bound = 1 / math.sqrt(matrix.in_features // matrix.groups)
-        for parameter in matrix.parameters():
+    units = 0
+    for name, parameter in module.named_parameters():
+        if name.startswith("weight"):
+            bound = 1 / math.sqrt(parameter.shape[1])
+            bias = module.bias[units : units + len(parameter)]
+            units += len(parameter)
             assert 0.8 * bound < parameter.abs().max() <= bound
+            assert 0.8 * bound < bias.abs().max() <= bound
+    assert units == 64

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torch_pru import PRU, GroupedLinear, PRUError, PyramidalTransform, transforms
-from torch_pru.ops import folding, gates, products
+from torch_pru import PRU, GroupedLinear, PRUCell, PRUError, PyramidalTransform
+from torch_pru.ops import folding, gates, layer, products
 from torch_pru.ops.bands import Band, aligned, pooling_counts, pooling_levels
+from torch_pru.ops.dense import dense_matrix
 from torch_pru.ops.gates import input_gates
 from torch_pru.pooling import subsample
 
@@ -80,17 +81,17 @@ def levels_of(shape: tuple, gates: int = 4, dtype: torch.dtype = torch.float64) 
 @pytest.mark.parametrize(("levels", "window"), [(1, 3), (2, 3), (3, 5), (4, 3)])
 def test_folding_is_the_dense_weight(levels: int, window: int, pooling: str):
     options = {"pool_window": window} if pooling == "average" else {}
-    transform = PyramidalTransform(24, 20, levels, pooling=pooling, gates=4, dtype=torch.float64, **options)
-    weights = [matrix.weight for matrix in transform.matrices()]
-    windows = transform.windows or (1,) * (levels - 1)
+    cell = PRUCell(24, 20, levels=levels, pooling=pooling, dtype=torch.float64, **options)
+    spec, matrices = cell.spec.input, cell.weights().input
+    weights, windows = [matrix.view(1, 4, -1, matrix.shape[1]) for matrix in matrices], spec.windows
     folded = folding.fold(weights, windows, torch.float64)
-    by_gate = transform.dense_weight()
+    by_gate = dense_matrix(matrices, spec).unflatten(0, (4, -1))
     torch.testing.assert_close(folded, by_gate.transpose(0, 1).flatten(0, 1), rtol=1e-6, atol=1e-7)
     grad = torch.randn_like(folded)
-    expected = torch.autograd.grad(by_gate, weights, grad.unflatten(0, (20, 4)).transpose(0, 1))
-    found = folding.unfold(grad, 4, 24, transform.level_sizes, windows, torch.float64)
+    expected = torch.autograd.grad(by_gate, matrices, grad.unflatten(0, (20, 4)).transpose(0, 1))
+    found = folding.unfold(grad, 4, 24, spec.level_sizes, windows, torch.float64)
     for mine, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(mine, theirs.view_as(mine), rtol=1e-6, atol=1e-7)
 
 
 def exact_gates(x: Tensor, weights: list[Tensor], windows: tuple[int, ...], residual: bool) -> Tensor:
@@ -222,7 +223,7 @@ def test_double_backward_is_one_clear_error():
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products in 16 bits go the way they go on a GPU."""
-    for module in (products, transforms):
+    for module in (products, layer):
         monkeypatch.setattr(module, "is_unit_major", lambda x: products.product_dtype(x) == torch.bfloat16)
 
 

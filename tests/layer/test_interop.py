@@ -14,12 +14,13 @@ from torch_pru import PRU, PRUCell, PRUError, load_reference_weights
 
 def authors_weights(pru: PRU) -> dict[str, Tensor]:
     """Random weights in the authors' shapes for one cell of ``pru``."""
-    cell = pru.cells[0]
-    groups, width = cell.context_transform.groups, cell.hidden_size // cell.context_transform.groups
-    shapes = {}
-    for i, level in enumerate(cell.input_transform.transforms):
-        shapes[f"pt.pyramid.{i}.weight"] = (4 * level.out_features, level.in_features)
-        shapes[f"pt.pyramid.{i}.bias"] = (4 * level.out_features,)
+    spec, shapes = pru.specs[0], {}
+    groups, width = spec.groups, spec.hidden_size // spec.groups
+    for i, (outputs, inputs) in enumerate(
+        zip(spec.input.level_sizes, spec.input.level_features, strict=True)
+    ):
+        shapes[f"pt.pyramid.{i}.weight"] = (4 * outputs, inputs)
+        shapes[f"pt.pyramid.{i}.bias"] = (4 * outputs,)
     shapes |= {"glt.W": (groups, width, 4 * width), "glt.bias": (groups, 4 * width)}
     return {name: torch.randn(shape) for name, shape in shapes.items()}
 
@@ -37,7 +38,10 @@ def test_from_lstm_copies_and_shares_nothing():
 
 def test_a_state_of_nn_lstm_is_told_of_from_lstm():
     pru, lstm = nn.ModuleDict({"rnn": PRU(8, 8)}), nn.ModuleDict({"rnn": nn.LSTM(8, 8)})
-    with pytest.warns(UserWarning, match=r"nn\.LSTM.*use PRU\.from_lstm"):
+    with (
+        pytest.warns(UserWarning, match=r"nn\.LSTM.*see PRU\.from_lstm"),
+        pytest.raises(RuntimeError, match=r"size mismatch for rnn\.weight_hh_l0"),
+    ):
         pru.load_state_dict(lstm.state_dict(), strict=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -59,7 +63,7 @@ def test_from_lstm_takes_everything_over():
     ):
         assert getattr(pru, name) == getattr(lstm, name)
     assert {parameter.dtype for parameter in pru.parameters()} == {torch.float64}
-    assert not any(cell.residual for cell in pru.cells)
+    assert not any(spec.residual for spec in pru.specs)
     assert sum(p.numel() for p in pru.parameters()) == sum(p.numel() for p in lstm.parameters())
     assert all(parameter.requires_grad for parameter in pru.parameters())
     x = torch.randn(4, 3, 5, dtype=torch.float64)
@@ -87,14 +91,15 @@ def test_from_lstm_then_training_stays_together():
 @pytest.mark.parametrize("index", [0, 1, 2, 3])
 def test_weights_go_into_the_layer_of_that_index_alone(index: int):
     pru = PRU(16, 16, 4)
-    before = [{name: value.clone() for name, value in cell.state_dict().items()} for cell in pru.cells]
+    before = {name: value.clone() for name, value in pru.state_dict().items()}
     weights = authors_weights(pru)
     load_reference_weights(pru, weights, index)
     alone = PRUCell(16, 16)
     load_reference_weights(alone, weights)
-    for i, cell in enumerate(pru.cells):
-        expected = alone.state_dict() if i == index else before[i]
-        assert all(torch.equal(value, expected[name]) for name, value in cell.state_dict().items())
+    for name, value in pru.state_dict().items():
+        mine = f"_l{index}" in name
+        expected = alone.state_dict()[name.replace(f"_l{index}", "")] if mine else before[name]
+        assert torch.equal(value, expected), name
 
 
 def test_numpy_arrays_and_flat_biases_are_taken_too():
@@ -110,16 +115,15 @@ def test_numpy_arrays_and_flat_biases_are_taken_too():
 
 def test_weights_go_into_a_parametrized_layer_too():
     plain, parametrized = PRU(16, 16), PRU(16, 16)
-    parametrizations.weight_norm(parametrized.cells[0].input_transform.transforms[0], "weight")
-    parametrizations.spectral_norm(parametrized.cells[0].context_transform, "weight")
+    parametrizations.weight_norm(parametrized, "weight_ih_l0_k1")
+    parametrizations.spectral_norm(parametrized, "weight_hh_l0")
     weights = authors_weights(plain)
     before = {name: weight.clone() for name, weight in weights.items()}
     for pru in (plain, parametrized):
         load_reference_weights(pru, weights)
-    found = parametrized.cells[0].input_transform.transforms[0].weight
-    torch.testing.assert_close(found, plain.cells[0].input_transform.transforms[0].weight)
-    stored = parametrized.cells[0].context_transform.parametrizations.weight.original
-    torch.testing.assert_close(stored, plain.cells[0].context_transform.weight)
+    torch.testing.assert_close(parametrized.weight_ih_l0_k1, plain.weight_ih_l0_k1)
+    stored = parametrized.parametrizations.weight_hh_l0.original
+    torch.testing.assert_close(stored, plain.weight_hh_l0)
     nn.init.zeros_(stored)
     assert all(torch.equal(weight, before[name]) for name, weight in weights.items())
 
@@ -187,5 +191,5 @@ def test_from_lstm_draws_nothing_and_leaves_frozen_what_is() -> None:
     pru = PRU.from_lstm(lstm)
     assert torch.equal(torch.get_rng_state(), state)
     frozen = [name for name, weight in pru.named_parameters() if not weight.requires_grad]
-    assert frozen == ["cells.1.context_transform.weight"]
+    assert frozen == ["weight_hh_l1"]
     assert pru.proj_size == lstm.proj_size == 0

@@ -64,9 +64,9 @@ def test_repr_of_a_subclass_with_its_own_arguments():
 
 
 def test_residual_per_layer():
-    assert [cell.residual for cell in PRU(8, 12, 3).cells] == [False, True, True]
-    assert [cell.residual for cell in PRU(8, 8, 2, bidirectional=True).cells] == [True, True, False, False]
-    assert [cell.residual for cell in PRU(8, 8, 2, residual=True).cells] == [True, True]
+    assert [spec.residual for spec in PRU(8, 12, 3).specs] == [False, True, True]
+    assert [spec.residual for spec in PRU(8, 8, 2, bidirectional=True).specs] == [True, True, False, False]
+    assert [spec.residual for spec in PRU(8, 8, 2, residual=True).specs] == [True, True]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -173,46 +173,56 @@ def test_meta_has_no_autocast():
         pru(torch.empty(4, 3, 8, device="meta", dtype=torch.float64))
 
 
-def test_a_level_in_the_place_of_another_is_used():
-    """So a replica has levels of its own, as ``nn.DataParallel`` makes it."""
-    pru, x = PRU(8, 16, residual=False), torch.randn(4, 3, 8)
+def test_a_replica_uses_its_own_weights():
+    """As ``nn.DataParallel`` makes it: plain tensors in the place of parameters."""
+    pru, x = PRU(8, 16, residual=False, bias=False), torch.randn(4, 3, 8)
     before = pru(x)[0]
-    transform = pru.cells[0].input_transform
-    replica = transform._replicate_for_data_parallel()
-    replica.transforms = nn.ModuleList(copy.deepcopy(level) for level in transform.transforms)
-    for level in replica.transforms:
-        nn.init.zeros_(level.weight)
-    assert not replica.product(x).any()
+    replica = pru._replicate_for_data_parallel()
+    for name, parameter in pru.named_parameters():
+        setattr(replica, name, torch.zeros_like(parameter))
+    assert not replica(x)[0].any()
     assert torch.equal(pru(x)[0], before)
 
 
-def test_a_weight_that_a_hook_would_renew_is_refused():
+@pytest.mark.parametrize("pooling", ["average", "convolution"])
+def test_pruning_by_name(pooling: str):
+    pru, x = PRU(8, 16, pooling=pooling), torch.randn(4, 3, 8)
+    names = ["weight_hh_l0", "weight_ih_l0_k2", *(["pool_ih_l0_k2"] if pooling == "convolution" else [])]
+    for name in names:
+        prune.l1_unstructured(pru, name, amount=0.5)
+    pruned = pru(x)[0]
+    for name in names:
+        assert (getattr(pru, name) == 0).sum() == round(getattr(pru, f"{name}_mask").numel() / 2)
+    pruned.sum().backward()
+    assert pru.weight_hh_l0_orig.grad is not None
+    for name in names:
+        prune.remove(pru, name)
+    torch.testing.assert_close(pru(x)[0], pruned)
+
+
+@pytest.mark.parametrize("norm", [parametrizations.weight_norm, nn.utils.weight_norm], ids=["new", "old"])
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_weight_norm_by_name(norm):
     pru, x = PRU(8, 16), torch.randn(4, 3, 8)
-    prune.random_unstructured(pru.cells[0].context_transform, "weight", 0.5)
-    with pytest.raises(PRUError, match=r"^context_transform of a PRU has a forward pre-hook.*parametrize"):
-        pru(x)
-    prune.remove(pru.cells[0].context_transform, "weight")
     before = pru(x)[0]
-    parametrizations.weight_norm(pru.cells[0].context_transform, "weight")
+    norm(pru, "weight_hh_l0")
     torch.testing.assert_close(pru(x)[0], before)
+    length = next(value for name, value in pru.named_parameters() if value.shape == (64, 1))
     with torch.no_grad():
-        pru.cells[0].context_transform.parametrizations.weight.original0.mul_(50)
+        length.mul_(50)
     assert not torch.allclose(pru(x)[0], before)
-
-
-def test_a_kernel_that_a_hook_would_renew_is_refused():
-    pru = PRU(8, 16, pooling="convolution")
-    prune.l1_unstructured(pru.cells[0].input_transform.kernels, "0", amount=1)
-    with pytest.raises(PRUError, match=r"^input_transform.kernels of a PRU has a forward pre-hook"):
-        pru(torch.randn(4, 3, 8))
 
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 def test_weights_of_any_strides(options: dict):
-    """As a CNN's ``channels_last`` makes them of a whole model."""
     pru = PRU(12, 16, 2, bidirectional=True, **options).eval()
-    x, other = torch.randn(3, 2, 12), copy.deepcopy(pru).to(memory_format=torch.channels_last)
-    assert not other.cells[0].input_transform.matrices()[0].weight.is_contiguous()
+    x, other = torch.randn(3, 2, 12), copy.deepcopy(pru)
+    with torch.no_grad():
+        for name, parameter in other.named_parameters():
+            if parameter.dim() == 2:
+                by_column = parameter.t().contiguous().t()
+                setattr(other, name, nn.Parameter(by_column))
+                assert not by_column.is_contiguous() or 1 in by_column.shape
     y, y_other = pru(x)[0], other(x)[0]
     torch.testing.assert_close(y_other, y)
     expected = gradients([y], **dict(pru.named_parameters()))
@@ -226,7 +236,10 @@ def test_weights_of_any_strides(options: dict):
 
 def test_cell_has_the_layers_parameters():
     cell, pru = PRUCell(8, 8), PRU(8, 8)
-    pru.cells[0].load_state_dict(cell.state_dict())
+    layout = {"_l0_k1": "_k1", "_l0_k2": "_k2", "_l0": ""}
+    for name in pru.state_dict():
+        of_cell = next(name.replace(old, new) for old, new in layout.items() if old in name)
+        pru.get_parameter(name).data.copy_(cell.get_parameter(of_cell))
     x = torch.randn(2, 8)
     torch.testing.assert_close(pru(x[None])[0][0], cell(x)[0])
 

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 from torch_pru import PRU, GroupedLinear, PRUCell, PRUError, PyramidalTransform
 from torch_pru.initialize import assign
-from torch_pru.layer import ROWS_AT_ONCE
+from torch_pru.ops.layer import ROWS_AT_ONCE
 
 from .comparing import assert_all_close, gradients
 
@@ -39,13 +39,17 @@ class Dropped(nn.Module):
         return nn.functional.dropout(weight, 0.5)
 
 
+def weights_of(module: nn.Module) -> list[str]:
+    """The names of all weights and biases."""
+    return [name for name, _ in module.named_parameters() if name.startswith(("weight", "bias"))]
+
+
 def drop_everything(module: nn.Module) -> list[Dropped]:
     """Parametrize all weights and biases of a module."""
     found = []
-    for matrix in [part for part in module.modules() if isinstance(part, GroupedLinear)]:
-        for name in ("weight", "bias"):
-            found.append(Dropped())
-            parametrize.register_parametrization(matrix, name, found[-1])
+    for name in weights_of(module):
+        found.append(Dropped())
+        parametrize.register_parametrization(module, name, found[-1])
     for dropped in found:
         dropped.computed = 0  # registering looks at the result
     return found
@@ -55,7 +59,7 @@ def drop_everything(module: nn.Module) -> list[Dropped]:
 @pytest.mark.parametrize("options", LAYERS, ids=str)
 def test_a_layer_computes_each_once(options: dict, steps: int):
     pru = PRU(12, 12, **options)
-    everything, rows = drop_everything(pru), len(pru.cells)
+    everything, rows = drop_everything(pru), len(pru.specs)
     pru(torch.randn(steps, 20, 12), (torch.zeros(rows, 20, 12), torch.zeros(rows, 20, 12)))
     assert [dropped.computed for dropped in everything] == [1] * len(everything)
 
@@ -72,11 +76,11 @@ def test_parts_of_a_layer_compute_each_once(make: type[nn.Module]):
 @pytest.mark.parametrize("norm", [True, False], ids=["weight_norm", "dropped"])
 def test_an_input_is_compared_with_what_they_are_computed_from(make: type[nn.Module], norm: bool):
     module = make(12, 12)
-    for matrix in [part for part in module.modules() if isinstance(part, GroupedLinear)]:
+    for name in weights_of(module):
         if norm:
-            parametrizations.weight_norm(matrix, "weight")
+            parametrizations.weight_norm(module, name)
         else:
-            parametrize.register_parametrization(matrix, "weight", Dropped())
+            parametrize.register_parametrization(module, name, Dropped())
     with pytest.raises(PRUError, match=r"input has dtype torch.float64 and the weights torch.float32"):
         module(torch.randn(3, 12, dtype=torch.float64))
 
@@ -84,29 +88,29 @@ def test_an_input_is_compared_with_what_they_are_computed_from(make: type[nn.Mod
 @pytest.mark.parametrize("init", ["authors", "orthogonal", "lstm"])
 def test_they_are_drawn_anew(init: str):
     pru = PRU(8, 8, init=init, pooling="convolution")
-    context, kernels = pru.cells[0].context_transform, pru.cells[0].input_transform.kernels
-    parametrizations.weight_norm(context, "weight")
-    parametrizations.weight_norm(kernels, "0")
-    before = context.weight, kernels[0]
+    for name in ("weight_hh_l0", "pool_ih_l0_k2"):
+        parametrizations.weight_norm(pru, name)
+    before = pru.weight_hh_l0, pru.pool_ih_l0_k2
     pru.reset_parameters()
-    for drawn, old in zip((context.weight, kernels[0]), before, strict=True):
+    for drawn, old in zip((pru.weight_hh_l0, pru.pool_ih_l0_k2), before, strict=True):
         assert not torch.isclose(drawn, old).any()
     if init == "authors":
-        torch.testing.assert_close(context.weight.flatten(1).norm(dim=1), torch.ones(4))
+        by_group = pru.weight_hh_l0.unflatten(0, (4, 4, 2)).transpose(0, 1)
+        torch.testing.assert_close(by_group.flatten(1).norm(dim=1), torch.ones(4))
     pru(torch.randn(3, 2, 8))[0].sum().backward()
 
 
 def test_a_bias_is_drawn_anew_or_refused():
     pru = PRU(8, 8)
-    context = pru.cells[0].context_transform
-    nn.init.ones_(context.bias)
-    parametrizations.weight_norm(context, "bias")
+    nn.init.ones_(pru.bias_hh_l0)
+    parametrizations.weight_norm(pru, "bias_hh_l0")
     pru.reset_parameters()
-    assert not context.parametrizations.bias.original1.any()
-    context = PRU(8, 8).cells[0].context_transform
-    parametrize.register_parametrization(context, "weight", Dropped())
-    with pytest.raises(PRUError, match=r"weight cannot be set: .*Dropped does not implement right_inverse"):
-        assign(context, "weight", torch.zeros(4, 4, 2, 2))
+    assert not pru.parametrizations.bias_hh_l0.original1.any()
+    pru = PRU(8, 8)
+    parametrize.register_parametrization(pru, "weight_hh_l0", Dropped())
+    wrong = r"weight_hh_l0 cannot be set: .*Dropped does not implement right_inverse"
+    with pytest.raises(PRUError, match=wrong):
+        assign(pru, "weight_hh_l0", torch.zeros(32, 2))
 
 
 @pytest.mark.parametrize("weight_drop", [0.0, 0.5])
@@ -116,8 +120,7 @@ def test_weight_norm_of_a_pyramidal_context(pooling: str, weight_drop: float):
     plain = PRU(8, 8, init="lstm", context_transform="pyramidal", pooling=pooling, weight_drop=weight_drop)
     normed = copy.deepcopy(plain)
     x, states = torch.randn(4, 3, 8), (torch.randn(1, 3, 8), torch.randn(1, 3, 8))
-    level = normed.cells[0].context_transform.transforms[0]
-    parametrizations.weight_norm(level, "weight")
+    parametrizations.weight_norm(normed, "weight_hh_l0_k1")
     found = []
     for pru in (plain, normed):
         pru.generator = torch.Generator().manual_seed(1)
@@ -125,10 +128,10 @@ def test_weight_norm_of_a_pyramidal_context(pooling: str, weight_drop: float):
         found.append((y, gradients([y], **dict(pru.named_parameters()))))
     (y, expected), (y_normed, actual) = found
     torch.testing.assert_close(y_normed, y)
-    where = "cells.0.context_transform.transforms.0."
-    length, direction = (getattr(level.parametrizations.weight, name) for name in ("original0", "original1"))
-    weight = length * direction / direction.square().sum((1, 2, 3), keepdim=True).sqrt()
-    parts = torch.autograd.grad(weight, (length, direction), expected.pop(where + "weight"))
+    kept = normed.parametrizations.weight_hh_l0_k1
+    length, direction = kept.original0, kept.original1
+    weight = length * direction / direction.square().sum(1, keepdim=True).sqrt()
+    parts = torch.autograd.grad(weight, (length, direction), expected.pop("weight_hh_l0_k1"))
     for number, part in enumerate(parts):
-        expected[f"{where}parametrizations.weight.original{number}"] = part
+        expected[f"parametrizations.weight_hh_l0_k1.original{number}"] = part
     assert_all_close(actual, expected)

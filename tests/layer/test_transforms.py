@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from torch_pru import PRU, GroupedLinear, PyramidalTransform
-from torch_pru.transforms import split_levels
+from torch_pru.options import split_levels
 
 POOLINGS = ("average", "max", "skip", "convolution")
 
@@ -34,8 +34,8 @@ def test_sizes_of_levels(outputs: int, levels: int, split: str, sizes: tuple[int
     assert split_levels(outputs, levels, split) == sizes
     transform = PyramidalTransform(8, outputs, levels, level_split=split)
     assert tuple(transform.level_sizes) == sizes
-    assert [level.out_features for level in transform.transforms] == list(sizes)
-    assert [level.in_features for level in transform.transforms] == [8 // 2**level for level in range(levels)]
+    shapes = [tuple(weight.shape) for name, weight in transform.named_parameters() if "weight" in name]
+    assert shapes == [(size, 8 // 2**level) for level, size in enumerate(sizes)]
 
 
 @pytest.mark.parametrize("levels", range(1, 6))
@@ -69,13 +69,11 @@ def test_convolution_by_hand():
     transform = PyramidalTransform(4, 4, pooling="convolution")
     kernel = torch.tensor([0.5, -1.0, 2.0])
     with torch.no_grad():
-        transform.kernels[0].copy_(kernel)
+        transform.pool_k2.copy_(kernel)
     view = transform.pyramid(torch.tensor([1.0, 2.0, 3.0, 4.0]))[1]
     torch.testing.assert_close(view, torch.tensor([-1.0 + 4.0, 1.0 - 3.0 + 8.0]).tanh())
-    assert [kernel.shape for kernel in PyramidalTransform(8, 8, 3, pooling="convolution").kernels] == [
-        (3,),
-        (3,),
-    ]
+    deeper = PyramidalTransform(8, 8, 3, pooling="convolution")
+    assert (deeper.pool_k2.shape, deeper.pool_k3.shape) == ((3,), (3,))
 
 
 def test_a_window_for_each_level():
@@ -86,24 +84,23 @@ def test_a_window_for_each_level():
     torch.testing.assert_close(views[2], by_hand[:, ::2])
 
 
-@pytest.mark.parametrize("gates", [None, 4])
 @pytest.mark.parametrize("pooling", ["average", "skip"])
 @pytest.mark.parametrize(("levels", "groups"), [(1, 1), (3, 1), (1, 4), (3, 2), (3, 3)])
-def test_one_matrix_does_the_same(levels: int, groups: int, pooling: str, gates: int | None):
-    options = {"groups": groups, "pooling": pooling, "gates": gates}
+def test_one_matrix_does_the_same(levels: int, groups: int, pooling: str):
+    options = {"groups": groups, "pooling": pooling}
     transform = PyramidalTransform(16, 20, levels, **options, dtype=torch.float64)
     x = torch.randn(2, 3, 16, dtype=torch.float64)
-    weight, bias = transform.dense_weight(), transform.dense_bias()
-    assert (weight.shape, bias.shape) == ((gates or 1, 20, 16), (gates or 1, 20))
-    expected = transform(x) if gates else transform(x).unsqueeze(-2)
-    torch.testing.assert_close(torch.einsum("goi,...i->...go", weight, x) + bias, expected)
-    assert PyramidalTransform(16, 20, levels, bias=False).dense_bias() is None
+    weight = transform.dense_weight()
+    assert weight.shape == (20, 16)
+    torch.testing.assert_close(F.linear(x, weight, transform.bias), transform(x))
+    assert PyramidalTransform(16, 20, levels, bias=False).bias is None
 
 
-def test_one_matrix_of_other_weights():
-    transform, other = (PyramidalTransform(8, 8, 2, gates=4) for _ in range(2))
-    weights = [matrix.weight for matrix in other.matrices()]
-    assert torch.equal(transform.dense_weight(weights), other.dense_weight())
+def test_a_grouped_transform_has_the_weight_of_a_grouped_convolution():
+    transform, x = GroupedLinear(8, 12, 4), torch.randn(5, 8)
+    assert (transform.weight.shape, transform.bias.shape) == ((12, 2), (12,))
+    convolved = F.conv1d(x.unsqueeze(-1), transform.weight.unsqueeze(-1), transform.bias, groups=4)
+    torch.testing.assert_close(transform(x), convolved.squeeze(-1))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
@@ -122,17 +119,14 @@ def test_groups_do_not_mix(groups: int):
 @pytest.mark.parametrize("shape", [(16,), (3, 16), (2, 3, 16), (0, 16)])
 def test_any_leading_dimensions(shape: tuple[int, ...], pooling: str):
     plain = PyramidalTransform(16, 12, 3, pooling=pooling)
-    gated = PyramidalTransform(16, 12, 3, pooling=pooling, gates=4)
     assert plain(torch.randn(shape)).shape == (*shape[:-1], 12)
-    assert gated(torch.randn(shape)).shape == (*shape[:-1], 4, 12)
     assert GroupedLinear(16, 12)(torch.randn(shape)).shape == (*shape[:-1], 12)
 
 
 def test_one_level_is_a_linear_transform():
     transform = PyramidalTransform(9, 5, levels=1)
-    (level,) = transform.matrices()
     x = torch.randn(3, 9)
-    torch.testing.assert_close(transform(x), F.linear(x, level.weight[0, 0], level.bias[0]))
+    torch.testing.assert_close(transform(x), F.linear(x, transform.weight, transform.bias))
 
 
 def count(**options: object) -> int:

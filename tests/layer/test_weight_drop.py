@@ -28,7 +28,7 @@ def pair(rate: float, **options: object) -> tuple[PRU, PRU]:
 
 
 def context_weights(pru: PRU) -> list[Tensor]:
-    return [matrix.weight for cell in pru.cells for matrix in cell.context_transform.matrices()]
+    return [weight for name, weight in pru.named_parameters() if name.startswith("weight_hh")]
 
 
 def seeded(pru: PRU, seed: int) -> PRU:
@@ -100,7 +100,7 @@ def test_the_gradient_reaches_the_weight_through_the_mask(context: dict):
 def kept(pru: PRU) -> list[Tensor]:
     """Which weights a pass kept, by layer and direction: those that have a gradient."""
     pru.zero_grad()
-    rows = len(pru.cells)
+    rows = len(pru.specs)
     y, (h, c) = pru(torch.randn(2, 3, 8), (torch.randn(rows, 3, 8), torch.randn(rows, 3, 8)))
     (y.square().sum() + h.sum() + c.sum()).backward()
     return [weight.grad != 0 for weight in context_weights(pru)]

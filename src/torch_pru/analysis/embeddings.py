@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torch_pru import PRU
+from torch_pru import PRU, pooling
 from torch_pru.errors import PRUError
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.model import LanguageModel
-from torch_pru.transforms import PyramidalTransform
 
 DRAWS = 10  # of the control, which are averaged: some categories have few words
 
@@ -124,11 +123,12 @@ def pyramid(model: LanguageModel, vectors: Tensor) -> list[Tensor]:
         1
     """
     first = model.layers[0]
-    transform = first.cells[0].input_transform if isinstance(first, PRU) else None
-    if not isinstance(transform, PyramidalTransform):
+    if not isinstance(first, PRU):
         return [vectors]
+    transform, kernels = first.specs[0].input, first.weights(0).input_kernels
     # In the dtype of the model, because learned pooling has weights; variances are summed in float64.
-    views = transform.pyramid(vectors.to(model.embedding.weight.dtype))
+    values = vectors.to(model.embedding.weight.dtype)
+    views = pooling.pyramid(values, transform.pooling, transform.windows, kernels)
     return [vectors, *(view.double() for view in views[1:])]
 
 

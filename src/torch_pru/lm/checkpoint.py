@@ -27,7 +27,7 @@ from torch import Tensor
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.files import TEXT_LIMIT, Folder
-from torch_pru.lm.migration import migrate_state
+from torch_pru.lm.migration import migrate_state, migrate_weights
 
 FILES = ("weights.safetensors", "best.safetensors", "state.pt")
 MANIFEST = "manifest.json"
@@ -195,13 +195,10 @@ def is_whole(files: Folder) -> bool:
 def decode(contents: Mapping[str, bytes]) -> Checkpoint:
     """What ``encode`` was given. ``weights_only``: a checkpoint from a stranger can run no code."""
     try:
-        return Checkpoint(
-            safetensors.torch.load(contents["weights.safetensors"]),
-            safetensors.torch.load(contents["best.safetensors"]),
-            migrate_state(
-                torch.load(io.BytesIO(contents["state.pt"]), map_location="cpu", weights_only=True)
-            ),
-        )
+        state = torch.load(io.BytesIO(contents["state.pt"]), map_location="cpu", weights_only=True)
+        weights = safetensors.torch.load(contents["weights.safetensors"])
+        best = safetensors.torch.load(contents["best.safetensors"])
+        return Checkpoint(*migrate_weights(weights, best, migrate_state(state)))
     except (KeyError, SafetensorError, pickle.UnpicklingError, RuntimeError) as error:
         raise PRUError(f"the checkpoint cannot be read ({str(error).splitlines()[0]})") from error
 

@@ -75,9 +75,15 @@ class Masks:
         return {"device": self.generator.device.type, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what ``state_dict`` returned; warns and does nothing if it is for another type of device."""
+        """Load what ``state_dict`` returned; warns and does nothing if it does not fit."""
         device = self.generator.device.type
-        if state_dict["device"] == device:
+        if state_dict["generator"] is None:
+            warnings.warn(
+                "the run was saved by an earlier version, with another layout of the weights: dropout masks "
+                "are drawn anew",
+                stacklevel=2,
+            )
+        elif state_dict["device"] == device:
             self.generator.set_state(state_dict["generator"])
         else:
             warnings.warn(

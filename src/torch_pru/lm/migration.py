@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
+from torch_pru.migrate import migrate_names
+
 
 def migrate_state(state: dict[str, Any]) -> dict[str, Any]:
     """The trainer's state in the layout of ``Trainer.state_dict``.
@@ -30,3 +34,21 @@ def migrate_state(state: dict[str, Any]) -> dict[str, Any]:
         "metrics_bytes": state["metrics_bytes"],
         "seconds": state["seconds"],
     }
+
+
+def migrate_weights(
+    weights: dict[str, Tensor], best: dict[str, Tensor], state: dict[str, Any]
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
+    """The contents of a checkpoint with the current names and shapes of all parameters.
+
+    Weight drop draws its masks in the layout of the weights: the state of their generator is dropped.
+
+    Args:
+        state: in the current layout, from :func:`migrate_state`.
+    """
+    migrated = migrate_names(weights)
+    if migrated.keys() == weights.keys():
+        return weights, best, state
+    optimizer = state["optimizer"] | {"averages": migrate_names(state["optimizer"]["averages"])}
+    masks = state["masks"] | {"generator": None}
+    return migrated, migrate_names(best), state | {"optimizer": optimizer, "masks": masks}

@@ -203,7 +203,7 @@ def skeleton(
     """A model of shapes without memory, to count its weights, or to refuse settings that do not go together.
 
     Example:
-        >>> skeleton(ModelConfig(), RegularisationConfig()).layers[0].cells[0].hidden_size
+        >>> skeleton(ModelConfig(), RegularisationConfig()).layers[0].hidden_size
         1150
     """
     with torch.device("meta"):

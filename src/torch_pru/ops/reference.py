@@ -1,4 +1,4 @@
-"""The recurrence as the paper writes it: readable, differentiable to any order, slow."""
+"""The unit of :mod:`torch_pru.cell` over all steps: readable, differentiable to any order, slow."""
 
 from __future__ import annotations
 
@@ -7,20 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-
-def gate(pre_activations: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """One step of the LSTM gating (the paper's last equation of section 3).
-
-    Args:
-        pre_activations: (B, 4, M), gates in the order input, forget, content, output.
-        c: (B, M), the cell state before the step.
-
-    Returns:
-        h and c after the step, (B, M) each.
-    """
-    i, f, g, o = pre_activations.unbind(dim=1)
-    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(c).to(o.dtype), c
+from torch_pru.ops.spec import LayerSpec, LayerWeights
 
 
 def cell_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -65,6 +52,8 @@ def scan(
     Returns:
         The outputs (T, B, M) and the last states h and c, (B, M) each.
     """
+    from torch_pru.cell import gate  # here: the cell imports this package
+
     steps = range(gates.shape[0])
     valid = None if lengths is None else valid_steps(gates.shape[0], lengths.to(gates.device))
     if valid is not None:
@@ -99,3 +88,26 @@ def recurrence(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same function as :func:`torch_pru.ops.recurrence`, in plain PyTorch."""
     return scan(gates, grouped_context(weight, bias), h0, c0, lengths, reverse=reverse)
+
+
+def layer(
+    x: Tensor,
+    weights: LayerWeights,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    lengths: Tensor | None,
+    *,
+    spec: LayerSpec,
+    reverse: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A layer over x (T, B, N) by the functions of :mod:`torch_pru.cell`; the input's gates all at once."""
+    from torch_pru.cell import context_gates, input_gates
+
+    gates = input_gates(x, weights, spec)
+
+    def context(h: Tensor) -> Tensor:
+        return context_gates(h, weights, spec).to(gates.dtype)
+
+    zeros = gates.new_zeros(x.shape[1], spec.hidden_size)
+    h0, c0 = (zeros if state is None else state for state in (h0, c0))
+    return scan(gates, context, h0, c0, lengths, reverse=reverse)

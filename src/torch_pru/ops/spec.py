@@ -82,6 +82,14 @@ class TransformSpec(NamedTuple):
                 shapes.append((gates * outputs, inputs // self.groups))
         return tuple(shapes)
 
+    @property
+    def matrix_groups(self) -> tuple[int, ...]:
+        """How many groups share each matrix: ``groups``, or 1 where each group has its own."""
+        counts: list[int] = []
+        for level in range(self.levels):
+            counts += [1] * self.groups if self.is_uneven(level) else [self.groups]
+        return tuple(counts)
+
     def matrices_by_level(self, matrices: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
         """The matrices of each level: one, or one per group of an uneven level."""
         rest = iter(matrices)

@@ -18,12 +18,12 @@ from torch_pru.lm.evaluation import (
     score,
     score_dynamic,
 )
-from torch_pru.lm.evaluation.dynamic import DynamicEvaluation
+from torch_pru.lm.evaluation.dynamic import DynamicEvaluation, mean_rms
 from torch_pru.lm.model import LanguageModel
 
 
 def literal_statistics(model: LanguageModel, train: Tensor, batch: int) -> tuple[list[Tensor], float, int]:
-    """RMS of each tensor's gradients and their unweighted mean over tensors."""
+    """RMS of each tensor's gradients and their unweighted mean over matrices and biases."""
     rows, state, count = columns(train, batch), model.initial_state(batch), 0
     squares = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
     for start in range(0, len(rows) - 1, 5):
@@ -36,8 +36,19 @@ def literal_statistics(model: LanguageModel, train: Tensor, batch: int) -> tuple
             assert value.grad is not None
             squares[name] += value.grad**2
         count += 1
-    rms = [(total / count).sqrt() for total in squares.values()]
-    return rms, sum(float(value.mean()) for value in rms) / len(rms), count
+    rms = {name: (total / count).sqrt() for name, total in squares.items()}
+    means = []
+    for name, value in rms.items():
+        matrices = name.replace("bias", "weight")
+        levels = [rms[other] for other in rms if other.startswith(f"{matrices}_k")]
+        if "bias_" in name and levels:  # the bias of each level counts by itself
+            by_gate, begin = value.view(4, -1), 0
+            for level in levels:
+                means.append(float(by_gate[:, begin : begin + len(level) // 4].mean()))
+                begin += len(level) // 4
+        else:
+            means.append(float(value.mean()))
+    return list(rms.values()), sum(means) / len(means), count
 
 
 def literal_score(model: LanguageModel, text: Tensor, train: Tensor, settings: DynamicSettings) -> float:
@@ -70,7 +81,7 @@ def statistics(model: LanguageModel, train_text: Tensor) -> GradientStatistics:
 def test_statistics(model: LanguageModel, train_text: Tensor, statistics: GradientStatistics) -> None:
     rms, mean, count = literal_statistics(copy.deepcopy(model), train_text, 20)
     assert statistics.segments == count == 20
-    assert float(statistics.mean) == pytest.approx(mean, rel=1e-4)
+    assert float(mean_rms(model, statistics.rms)) == pytest.approx(mean, rel=1e-4)
     for found, expected in zip(statistics.rms, rms, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-8)
 

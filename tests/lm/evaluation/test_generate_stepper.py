@@ -13,8 +13,8 @@ from small_models import UNITS, WORDS, small_model
 
 from torch_pru.lm.config import ModelConfig, RegularisationConfig
 from torch_pru.lm.data import Vocabulary
+from torch_pru.lm.evaluation import frozen as frozen_module
 from torch_pru.lm.evaluation import generate
-from torch_pru.lm.evaluation import stepper as stepper_module
 from torch_pru.lm.evaluation.stepper import CHUNK, Stepper
 from torch_pru.lm.model import LanguageModel
 from torch_pru.ops import products
@@ -123,11 +123,11 @@ def test_folded_weights_lie_as_products_want_them(monkeypatch: pytest.MonkeyPatc
     """As 16-bit products on a GPU read them: with the gates of a unit side by side."""
     model = lively(PRU)
     plain = Stepper(model, dtype=torch.bfloat16).read(TOKENS).clone()
-    for module in (stepper_module, products):
+    for module in (frozen_module, products):
         monkeypatch.setattr(module, "is_unit_major", lambda x: x.dtype == torch.bfloat16)
     stepper = Stepper(model, dtype=torch.bfloat16)
     for layer in stepper.model.layers:
-        weight = layer.cells[0].input_transform.weight
+        weight = layer.input
         assert weight.shape[:2] == (1, 4)
         assert weight[0].transpose(0, 1).is_contiguous()
     torch.testing.assert_close(stepper.read(TOKENS), plain, atol=0.1, rtol=0)

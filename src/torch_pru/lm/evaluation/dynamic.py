@@ -6,8 +6,8 @@ the text is read in segments of a few tokens. Each segment is scored first and l
     w  <-  w  -  lr * gradient / (RMS + epsilon)  +  decay * (w0 - w)
     decay  =  min(1, lambda * RMS / mean RMS)
 
-where w0 are the trained weights. The mean RMS is the unweighted mean over tensors of each tensor's mean, so
-joining or splitting weight tensors changes the effect of a given lambda.
+where w0 are the trained weights. The mean RMS is the unweighted mean over weights of each weight's mean (see
+`mean_rms`), so joining or splitting weight tensors changes the effect of a given lambda.
 
 **Two published scales.** Settings here are on the newer scale, that of the public code's defaults and grid
 (lr 3e-5 to 1e-4, lambda 1e-3 to 5e-3, epsilon 2e-5). The settings printed in the paper (lr 0.002, lambda
@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torch_pru import PRU
 from torch_pru.errors import PRUError, check_not_negative, check_positive
 from torch_pru.lm.evaluation.static import Score, eval_mode, score_of, text_columns
 from torch_pru.lm.evaluation.update import make_update
@@ -84,10 +85,30 @@ class GradientStatistics:
     rms: list[Tensor]
     segments: int
 
-    @property
-    def mean(self) -> Tensor:
-        """The unweighted mean over tensors of each tensor's mean."""
-        return torch.stack([rms.mean() for rms in self.rms]).mean()
+
+def mean_rms(model: LanguageModel, rms: list[Tensor]) -> Tensor:
+    """The unweighted mean over weights of each weight's mean RMS.
+
+    A bias counts once for every matrix of the transform that it belongs to, so that settings mean the same
+    for runs of earlier versions, in which each level of a pyramid had a bias of its own.
+
+    Args:
+        rms: one tensor per learned parameter.
+    """
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    means = [part.mean() for name, each in zip(names, rms, strict=True) for part in _parts(model, name, each)]
+    return torch.stack(means).mean()
+
+
+def _parts(model: LanguageModel, name: str, values: Tensor) -> list[Tensor]:
+    """``values`` of a parameter; of the bias of several matrices, the part of each."""
+    path, _, parameter = name.rpartition(".")
+    layer = model.get_submodule(path)
+    if not isinstance(layer, PRU) or not parameter.startswith("bias_"):
+        return [values]
+    spec = layer.specs[0].input if parameter.startswith("bias_ih") else layer.specs[0].context
+    units = [rows for rows, _ in spec.matrix_shapes(gates=1)]
+    return list(values.view(4, -1).split(units, dim=1))
 
 
 def gradient_statistics(
@@ -189,7 +210,7 @@ class Adaptation:
         if [rms.shape for rms in statistics.rms] != [parameter.shape for parameter in self.parameters]:
             raise PRUError("the gradient statistics belong to another model; compute them with this one")
         self.trained = [parameter.detach().clone() for parameter in self.parameters]
-        self.mean_rms = statistics.mean
+        self.mean_rms = mean_rms(model, statistics.rms)
         self.update = make_update(self.parameters, self.trained, statistics.rms)
 
     def prepare(self, settings: DynamicSettings) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torch_pru import PRU, GroupedLinear
-from torch_pru.cell import PRUCell
+from torch_pru.lm.evaluation.frozen import FrozenLayer
 from torch_pru.lm.model import LanguageModel, State
 from torch_pru.lm.softmax import Softmax
 from torch_pru.ops.cuda.token import TokenLayer, covers, padded, token_scores
@@ -29,13 +28,9 @@ class FusedModel:
     def __init__(self, model: LanguageModel, offset: Tensor) -> None:
         self.embedding, self.offset = padded(model.embedding.weight), offset
         self.layers = [
-            TokenLayer(
-                cell.input_transform.matrices()[0].weight[0],
-                cell.context_transform.matrices()[0].weight,
-                cell.context_transform.dense_bias(),
-                cell.residual,
-            )
-            for cell in cells_of(model)
+            TokenLayer(layer.input[0], layer.context, layer.bias, layer.spec.residual)
+            for layer in model.layers
+            if isinstance(layer, FrozenLayer) and layer.input is not None and layer.context is not None
         ]
 
     def read(self, token: Tensor, state: State) -> tuple[Tensor, State]:
@@ -65,20 +60,15 @@ class FusedModel:
 
 def can_fuse(model: LanguageModel) -> bool:
     """Whether the kernels serve a frozen model; elsewhere it runs layer by layer in PyTorch's operations."""
-    if not (isinstance(model.decoder, Softmax) and all(isinstance(layer, PRU) for layer in model.layers)):
-        return False
-    weight, cells = model.embedding.weight, cells_of(model)
-    return all(_is_plain(cell) and covers(weight, cell.input_size + cell.hidden_size) for cell in cells)
+    weight = model.embedding.weight
+    return isinstance(model.decoder, Softmax) and all(
+        isinstance(layer, FrozenLayer)
+        and _is_plain(layer)
+        and covers(weight, layer.spec.input_size + layer.spec.hidden_size)
+        for layer in model.layers
+    )
 
 
-def _is_plain(cell: PRUCell) -> bool:
+def _is_plain(layer: FrozenLayer) -> bool:
     """One matrix of the input and even groups of the context."""
-    input_transform, context = cell.input_transform, cell.context_transform
-    if not (isinstance(input_transform, GroupedLinear) and isinstance(context, GroupedLinear)):
-        return False
-    return input_transform.groups == 1 and context.weight.shape[-1] % 2 == 0
-
-
-def cells_of(model: LanguageModel) -> list[PRUCell]:
-    """The cells of all layers, the first layer's first."""
-    return [module for module in model.modules() if isinstance(module, PRUCell)]
+    return layer.input is not None and layer.context is not None and layer.context.shape[-1] % 2 == 0

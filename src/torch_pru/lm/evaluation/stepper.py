@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torch_pru import PRU, GroupedLinear, PyramidalTransform
-from torch_pru.cell import PRUCell
-from torch_pru.lm.evaluation.fused import FusedModel, can_fuse, cells_of
+from torch_pru import PRU
+from torch_pru.lm.evaluation.frozen import FrozenLayer
+from torch_pru.lm.evaluation.fused import FusedModel, can_fuse
 from torch_pru.lm.graphs import GraphedFunction, can_capture, on_device
 from torch_pru.lm.model import LanguageModel, State, flat
 from torch_pru.lm.softmax import Softmax, full_precision
-from torch_pru.ops.products import SIXTEEN_BITS, is_unit_major, product_dtype
+from torch_pru.ops.products import SIXTEEN_BITS, product_dtype
 
 CHUNK = 32
 """Likeliest words that one graph finds: the host looks in once for all of them."""
@@ -152,7 +152,7 @@ class Stepper:
         state = []
         for layer, size in zip(self.model.layers, self.model.config.hidden, strict=True):
             h = torch.zeros(1, size, device=self.device, dtype=self.dtype)
-            c = torch.zeros_like(h, dtype=self.wide if isinstance(layer, PRU) else self.dtype)
+            c = torch.zeros_like(h, dtype=self.wide if isinstance(layer, FrozenLayer) else self.dtype)
             state.append((h, c))
         return state
 
@@ -162,68 +162,30 @@ def frozen(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
     """A copy of a model for evaluation in ``dtype``, with as little as possible left to compute from weights.
 
     Each pyramid that is a linear map becomes one matrix, in the layout that products on its device want, and
-    all biases of a cell become one.
+    both biases of a layer become one.
 
     Example:
         >>> from torch_pru.lm.config import ModelConfig, RegularisationConfig
         >>> config = ModelConfig(unit="pru", embedding=8, hidden=(8,), levels=2, groups=2)
         >>> model = frozen(LanguageModel(config, RegularisationConfig(), 10), torch.bfloat16)
-        >>> model.layers[0].cells[0].input_transform
-        GroupedLinear(8, 8, groups=1, bias=False, gates=4)
+        >>> model.layers[0].input.shape
+        torch.Size([1, 4, 8, 8])
     """
     generators = [layer.generator for layer in model.layers if isinstance(layer, PRU)]
     shared = {id(generator): generator for generator in generators if generator is not None}
     result = copy.deepcopy(model, shared).eval().requires_grad_(False).to(dtype)
-    for cell, original in zip(cells_of(result), cells_of(model), strict=True):
-        _simplify(cell, original, dtype)
+    for index, layer in enumerate(model.layers):
+        if isinstance(layer, PRU):  # from weights that have lost no digits yet
+            result.layers[index] = FrozenLayer(layer.specs[0], layer.weights(0), dtype)
     return result
-
-
-def _simplify(cell: PRUCell, original: PRUCell, dtype: torch.dtype) -> None:
-    """Fold the transforms of a cell, from weights that have lost no digits yet."""
-    cell.input_transform = _folded(original.input_transform, dtype) or cell.input_transform
-    cell.context_transform = _folded(original.context_transform, dtype) or cell.context_transform
-    if isinstance(cell.input_transform, GroupedLinear):
-        _lay_out(cell.input_transform)
-    if isinstance(cell.context_transform, GroupedLinear):
-        both = (original.input_transform.dense_bias(), original.context_transform.dense_bias())
-        biases = [bias for bias in both if bias is not None]
-        for matrix in cell.input_transform.matrices():
-            matrix.bias = None
-        # As wide as the sums it is added to, whatever the products are in.
-        wide = torch.promote_types(dtype, torch.float32)
-        total = torch.stack(biases).sum(0).to(wide) if biases else None
-        cell.context_transform.bias = None if total is None else nn.Parameter(total, requires_grad=False)
-
-
-def _folded(transform: PyramidalTransform | GroupedLinear, dtype: torch.dtype) -> GroupedLinear | None:
-    """A pyramid that is a linear map, as one matrix and without bias; None for anything else."""
-    if isinstance(transform, GroupedLinear) or not transform.is_linear:
-        return None
-    sizes = transform.in_features, transform.out_features
-    # On the meta device no random numbers are drawn for a weight that is replaced at once.
-    linear = GroupedLinear(*sizes, groups=1, bias=False, gates=transform.gates, device="meta")
-    weight = transform.dense_weight().to(dtype)
-    linear.weight = nn.Parameter(weight.unsqueeze(0), requires_grad=False)
-    return linear
-
-
-def _lay_out(transform: GroupedLinear) -> None:
-    """Store a weight (1, gates, M, N) with the gates of a unit side by side, where products want it so."""
-    weight = transform.weight
-    if is_unit_major(weight) and transform.groups == 1:
-        by_unit = weight.transpose(1, 2).contiguous().transpose(1, 2)
-        transform.weight = nn.Parameter(by_unit, requires_grad=False)
 
 
 def _run_layer(
     layer: nn.Module, values: Tensor, state: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Output (T, 1, M) and state (1, M) of one layer, without the checks and copies of its ``forward``."""
-    if isinstance(layer, PRU):
-        cell = layer.cells[0]
-        assert isinstance(cell, PRUCell)
-        values, h, c = cell.recur(cell.input_gates(values), *state)
+    if isinstance(layer, FrozenLayer):
+        values, h, c = layer(values, *state)
         return values, (h, c)
     values, (h, c) = layer(values, (state[0][None], state[1][None]))
     return values, (h[0], c[0])

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from torch_pru.errors import PRUError, in_words_of
+from torch_pru.errors import PRUError, renaming_arguments
 from torch_pru.lm.config import TrainingConfig
 from torch_pru.lm.data.columns import columns
 from torch_pru.lm.data.corpus import Corpus
@@ -93,5 +93,5 @@ def training_columns(ids: Tensor, batch: int) -> Tensor:
 def check_length(corpus: Corpus, settings: TrainingConfig) -> None:
     """Raise if the text is too short for ``batch`` or ``valid_batch`` columns."""
     training_columns(corpus.train, settings.batch)
-    with in_words_of(batch="valid_batch"):
+    with renaming_arguments(batch="valid_batch"):
         columns(corpus.valid, settings.valid_batch)

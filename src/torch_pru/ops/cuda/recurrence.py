@@ -200,7 +200,10 @@ def _read_as(tensor: Tensor | None, dtype: torch.dtype) -> torch.dtype:
 def _operand(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if tensor is None:
         return None
-    operand = (tensor if tensor.dtype == dtype else tensor.to(dtype)).contiguous()
+    if tensor.dtype == dtype:
+        operand = tensor.contiguous()
+    else:  # one copy for both
+        operand = tensor.to(dtype, memory_format=torch.contiguous_format)
     return at_multiple(operand, 4)  # 16 bits are read in pairs
 
 

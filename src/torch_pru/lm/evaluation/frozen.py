@@ -1,0 +1,68 @@
+"""A PRU layer whose weights do not change any more: what is computed from weights alone is computed once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from torch_pru.ops import recurrence
+from torch_pru.ops.dense import dense_matrix
+from torch_pru.ops.layer import input_gates, recur
+from torch_pru.ops.products import gate_linear, is_unit_major
+from torch_pru.ops.spec import LayerSpec, LayerWeights
+
+
+class FrozenLayer(nn.Module):
+    """A layer in one direction, for steps of one token or a few.
+
+    Args:
+        spec: the structure of the layer.
+        weights: its weights, in full precision.
+        dtype: of the products.
+
+    Attributes:
+        input: (1, 4, M, N), the input transform as one matrix; None if it is not linear. On a GPU the gates
+            of a unit are adjacent in memory.
+        context: (G, 4, D, D), contiguous; None if the context is not linear.
+        bias: (4, M) or None; as wide as the sums it is added to, whatever the products are in.
+    """
+
+    def __init__(self, spec: LayerSpec, weights: LayerWeights, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.spec = spec
+        self.input: Tensor | None = None
+        self.context: Tensor | None = None
+        wide = torch.promote_types(dtype, torch.float32)
+        self.bias = None if weights.bias is None else weights.bias.detach().to(wide).view(4, -1)
+        if spec.input.is_linear:
+            matrix = dense_matrix(weights.input, spec.input).detach().to(dtype)
+            self.input = matrix.view(1, 4, -1, spec.input_size)
+            if is_unit_major(matrix):
+                self.input = self.input.transpose(1, 2).contiguous().transpose(1, 2)
+        if spec.context.is_linear:
+            matrix = (
+                dense_matrix(weights.context, spec.context) if spec.context.levels > 1 else weights.context[0]
+            )
+            by_gate = matrix.detach().to(dtype).view(4, spec.context.groups, -1, matrix.shape[1])
+            self.context = by_gate.transpose(0, 1).contiguous()
+
+        def converted(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return tuple(tensor.detach().to(dtype) for tensor in tensors)
+
+        self.weights = LayerWeights(
+            converted(weights.input),
+            converted(weights.context),
+            None if self.bias is None else self.bias.flatten(),
+            converted(weights.input_kernels),
+            converted(weights.context_kernels),
+        )
+
+    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x (T, B, N) and the states (B, M) to the output (T, B, M) and the next states."""
+        if self.input is None:
+            gates = input_gates(x, self.weights, self.spec)
+        else:
+            gates = gate_linear(x, self.input, self.spec.residual)
+        if self.context is None:
+            return recur(gates, self.weights, h, c, spec=self.spec)
+        return recurrence(gates, self.context, self.bias, h, c)

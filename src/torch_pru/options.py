@@ -1,0 +1,157 @@
+"""From the options of a constructor to the structure of a layer; everything that does not fit raises here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch_pru.errors import PRUError, check_choice, check_positive, renaming_arguments
+from torch_pru.ops.spec import LayerSpec, TransformSpec
+from torch_pru.pooling import DEFAULT_WINDOW, POOLINGS, level_windows
+
+TRANSFORMS = ("linear", "grouped", "pyramidal")
+LEVEL_SPLITS = ("halving", "equal")
+
+
+class UnitOptions(NamedTuple):
+    """The options that determine the structure of a unit; see :class:`torch_pru.PRU`."""
+
+    levels: int = 2
+    groups: int = 4
+    input_groups: int = 1
+    pooling: str = "average"
+    level_split: str = "halving"
+    pool_window: int | Sequence[int] = DEFAULT_WINDOW
+    residual: bool | str = "auto"
+    input_transform: str = "pyramidal"
+    context_transform: str = "grouped"
+
+    def check(self) -> None:
+        """Raise where an option is invalid whatever the sizes are."""
+        for name in ("levels", "groups", "input_groups"):
+            check_positive(name, getattr(self, name))
+        check_choice("pooling", self.pooling, POOLINGS)
+        check_choice("level_split", self.level_split, LEVEL_SPLITS)
+        check_choice("input_transform", self.input_transform, TRANSFORMS)
+        check_choice("context_transform", self.context_transform, TRANSFORMS)
+        if self.input_transform == "linear" and self.input_groups != 1:
+            raise PRUError(f"input_groups={self.input_groups} needs input_transform='grouped' or 'pyramidal'")
+
+    def spec(self, input_size: int, hidden_size: int) -> LayerSpec:
+        """The structure of a layer that reads N features and has M units."""
+        check_positive("input_size", input_size)
+        check_positive("hidden_size", hidden_size)
+        self.check()
+        if self.input_transform == "grouped" and self.input_groups == 1:
+            groups, named = self.groups, "groups"
+        else:
+            groups, named = self.input_groups, "input_groups"
+        with renaming_arguments(in_features="input_size", out_features="hidden_size", groups=named):
+            input = self._transform(self.input_transform, input_size, hidden_size, groups)
+        groups = 1 if self.context_transform == "pyramidal" else self.groups
+        with renaming_arguments(in_features="hidden_size", out_features="hidden_size"):
+            context = self._transform(self.context_transform, hidden_size, hidden_size, groups)
+        return LayerSpec(input, context, self._has_residual(input_size, hidden_size))
+
+    def _transform(self, kind: str, in_features: int, out_features: int, groups: int) -> TransformSpec:
+        if kind == "linear":
+            return TransformSpec(in_features, (out_features,))
+        if kind == "grouped":
+            return grouped_spec(in_features, out_features, groups)
+        return pyramidal_spec(
+            in_features,
+            out_features,
+            self.levels,
+            groups=groups,
+            pooling=self.pooling,
+            level_split=self.level_split,
+            pool_window=self.pool_window,
+        )
+
+    def _has_residual(self, input_size: int, hidden_size: int) -> bool:
+        if self.residual == "auto":
+            return self.input_transform == "pyramidal" and input_size == hidden_size
+        if not isinstance(self.residual, bool):
+            raise PRUError(f"residual={self.residual!r} is not known; use 'auto', True or False")
+        if self.residual and input_size != hidden_size:
+            raise PRUError(
+                f"residual=True adds the input to the gates, but {input_size} features go into "
+                f"hidden_size={hidden_size}; use equal sizes, or residual='auto'"
+            )
+        return self.residual
+
+
+def grouped_spec(in_features: int, out_features: int, groups: int) -> TransformSpec:
+    """The structure of a grouped linear transform."""
+    for name, size in (("in_features", in_features), ("out_features", out_features)):
+        check_positive(name, size)
+        check_positive("groups", groups)
+        if size % groups:
+            raise PRUError(
+                f"groups={groups} does not divide {name}={size}; use a divisor of {size}, or groups=1"
+            )
+    return TransformSpec(in_features, (out_features,), groups)
+
+
+def pyramidal_spec(
+    in_features: int,
+    out_features: int,
+    levels: int,
+    *,
+    groups: int = 1,
+    pooling: str = "average",
+    level_split: str = "halving",
+    pool_window: int | Sequence[int] = DEFAULT_WINDOW,
+) -> TransformSpec:
+    """The structure of a pyramidal transform."""
+    check_positive("in_features", in_features)
+    check_choice("pooling", pooling, POOLINGS)
+    check_levels(in_features, levels)
+    sizes = split_levels(out_features, levels, level_split)
+    check_positive("groups", groups)
+    windows = level_windows(pool_window, levels, pooling)
+    spec = TransformSpec(in_features, sizes, groups, pooling, windows)
+    for outputs, inputs in zip(sizes, spec.level_features, strict=True):
+        if min(inputs, outputs) < groups:
+            raise PRUError(
+                f"groups={groups} is more than a level of {inputs} inputs and {outputs} outputs can be "
+                f"divided into; use at most {min(inputs, outputs)}"
+            )
+    return spec
+
+
+def check_levels(in_features: int, levels: int) -> None:
+    """Raise unless ``in_features`` can be halved ``levels - 1`` times."""
+    check_positive("levels", levels)
+    most = (in_features & -in_features).bit_length()  # one more than the number of factors of two
+    if levels > most:
+        raise PRUError(
+            f"in_features={in_features} cannot be halved {levels - 1} times, which levels={levels} needs; "
+            f"use at most levels={most}"
+        )
+
+
+def split_levels(out_features: int, levels: int, level_split: str = "halving") -> tuple[int, ...]:
+    """The number of outputs of each level.
+
+    Example:
+        >>> split_levels(1400, 2), split_levels(600, 4), split_levels(600, 4, "equal")
+        ((1050, 350), (337, 150, 75, 38), (150, 150, 150, 150))
+    """
+    check_positive("out_features", out_features)
+    check_positive("levels", levels)
+    check_choice("level_split", level_split, LEVEL_SPLITS)
+    if level_split == "equal":
+        if out_features % levels:
+            raise PRUError(
+                f"out_features={out_features} cannot be divided equally among levels={levels}; "
+                f"use a multiple of {levels}, or level_split='halving'"
+            )
+        return (out_features // levels,) * levels
+    most = max(1, out_features.bit_length() - 1)  # before any power of two: ``levels`` may be huge
+    if levels > most:
+        raise PRUError(
+            f"out_features={out_features} is too few for levels={levels}; use at most levels={most}"
+        )
+    below = [-(-out_features // 2 ** (level + 1)) for level in range(1, levels)]
+    return (out_features - sum(below), *below)

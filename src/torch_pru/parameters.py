@@ -1,0 +1,103 @@
+"""The names and shapes of a layer's parameters, as ``nn.LSTM`` has them.
+
+Of a layer with one level and one group they are exactly those of ``nn.LSTM``: ``weight_ih_l0`` (4M, N),
+``weight_hh_l0`` (4M, M), ``bias_ih_l0`` and ``bias_hh_l0`` (4M,). Otherwise:
+
+* ``weight_ih_l0_k1``, ``weight_ih_l0_k2``, … (4·m_k, n_k) are the matrices of the pyramid's levels.
+* With g groups a matrix has 1/g of the columns, as the weight of a grouped convolution has:
+  ``weight_hh_l0`` is (4M, M/g).
+* Where the groups do not divide a level's sizes, its groups differ by one feature, and each has a matrix of
+  its own: ``weight_ih_l0_k1_g1``, ``weight_ih_l0_k1_g2``, …
+* ``pool_ih_l0_k2`` (window,) is the learned kernel that makes level 2 of level 1.
+* ``_reverse`` comes last. :class:`~torch_pru.PRUCell` has the same names without ``_l0``.
+
+Rows are gate-major in the order of ``nn.LSTM``: input, forget, content, output.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from torch_pru.ops.spec import LayerSpec, LayerWeights, TransformSpec
+
+GATES = 4
+
+
+class ParameterNames(NamedTuple):
+    """The names of the parameters of one layer in one direction, in the order of :class:`LayerWeights`."""
+
+    input: tuple[str, ...]
+    context: tuple[str, ...]
+    biases: tuple[str, ...]  # of input and context, or none
+    input_kernels: tuple[str, ...]
+    context_kernels: tuple[str, ...]
+
+    @property
+    def weights_and_biases(self) -> tuple[str, ...]:
+        """Without the pooling kernels."""
+        return self.input + self.context + self.biases
+
+
+def matrix_names(name: str, spec: TransformSpec, suffix: str = "") -> tuple[str, ...]:
+    """The names of the matrices of a transform, in the order of :meth:`TransformSpec.matrix_shapes`.
+
+    Example:
+        >>> matrix_names("weight_ih_l0", TransformSpec(8, (12, 4), windows=(3,)), "_reverse")
+        ('weight_ih_l0_k1_reverse', 'weight_ih_l0_k2_reverse')
+    """
+    names = []
+    for level in range(spec.levels):
+        level_name = f"{name}_k{level + 1}" if spec.levels > 1 else name
+        groups = [f"_g{group + 1}" for group in range(spec.groups)] if spec.is_uneven(level) else [""]
+        names += [f"{level_name}{group}{suffix}" for group in groups]
+    return tuple(names)
+
+
+def kernel_names(name: str, spec: TransformSpec, suffix: str = "") -> tuple[str, ...]:
+    """The names of the learned pooling kernels of a transform; usually there are none."""
+    if spec.pooling != "convolution":
+        return ()
+    return tuple(f"{name}_k{level + 1}{suffix}" for level in range(1, spec.levels))
+
+
+def parameter_names(spec: LayerSpec, bias: bool, layer: str = "", suffix: str = "") -> ParameterNames:
+    """The names of a layer's parameters; ``layer`` is ``"_l0"``, …, ``suffix`` may be ``"_reverse"``."""
+    return ParameterNames(
+        matrix_names(f"weight_ih{layer}", spec.input, suffix),
+        matrix_names(f"weight_hh{layer}", spec.context, suffix),
+        (f"bias_ih{layer}{suffix}", f"bias_hh{layer}{suffix}") if bias else (),
+        kernel_names(f"pool_ih{layer}", spec.input, suffix),
+        kernel_names(f"pool_hh{layer}", spec.context, suffix),
+    )
+
+
+def register_parameters(
+    module: nn.Module,
+    spec: LayerSpec,
+    names: ParameterNames,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+) -> None:
+    """Add the parameters of a layer to ``module``; their values are not set."""
+    shapes: list[tuple[int, ...]] = [
+        *spec.input.matrix_shapes(GATES),
+        *spec.context.matrix_shapes(GATES),
+        *((GATES * spec.hidden_size,) for _ in names.biases),
+        *((window,) for window in spec.input.windows if names.input_kernels),
+        *((window,) for window in spec.context.windows if names.context_kernels),
+    ]
+    flat = [name for group in names for name in group]
+    for name, shape in zip(flat, shapes, strict=True):
+        module.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+
+
+def gather(module: nn.Module, names: ParameterNames) -> LayerWeights:
+    """The weights of a layer as they are now; each is looked up once, because it may be computed."""
+    input, context, biases, input_kernels, context_kernels = (
+        tuple(getattr(module, name) for name in group) for group in names
+    )
+    bias = biases[0] + biases[1] if biases else None
+    return LayerWeights(input, context, bias, input_kernels, context_kernels)
