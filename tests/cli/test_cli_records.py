@@ -224,5 +224,5 @@ def test_weights_of_another_model_are_told_of_in_short(run: Path, tmp_path: Path
     (copy / "config.toml").write_text(text.replace("hidden = [8]", f"hidden = {[8] * 40}"))
     accept(copy)
     errors = refusal("generate", copy)
-    assert "do not fit its config.toml: Missing key(s) in state_dict: " in errors
+    assert "does not fit the run's config.toml and vocabulary.txt: weights lacks 'layers.1." in errors
     assert len(errors) < 500

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 import os
 import shutil
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import torch
 from typer.testing import CliRunner
 
 from torch_pru.cli import app
+from torch_pru.lm.checkpoint import decode, read_verified
 from torch_pru.lm.config import build_config
+from torch_pru.lm.state_files import encode_state
 from torch_pru.lm.training import Interrupted, TrainingProgress, train
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "the", "dog", "that", "ran", "to", "it"]
@@ -120,3 +126,32 @@ def flip(content: bytes, byte: int, bit: int) -> bytes:
     changed = bytearray(content)
     changed[byte] ^= 1 << bit
     return bytes(changed)
+
+
+def reseal_state(run: Path, change: Callable[[dict[str, Any]], Any], *, pickled: bool = False) -> None:
+    """Change the state in every checkpoint, with checksums that match; ``pickled`` as earlier versions did.
+
+    What ``change`` returns, unless None, takes the place of the state.
+    """
+    for path in (run / "checkpoints").iterdir():
+        checkpoint = decode(read_verified(path), path)
+        changed = change(checkpoint.state)
+        state = checkpoint.state if changed is None else changed
+        if pickled:
+            buffer = io.BytesIO()
+            torch.save(state, buffer)
+            replace_files(path, {"state.pt": buffer.getvalue()}, ["state.json", "state.safetensors"])
+        else:
+            replace_files(path, encode_state(state))
+
+
+def replace_files(path: Path, contents: dict[str, bytes], remove: Sequence[str] = ()) -> None:
+    """Put other files into a checkpoint, with checksums that match."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    for name in remove:
+        (path / name).unlink()
+        del manifest[name]
+    for name, content in contents.items():
+        (path / name).write_bytes(content)
+        manifest[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (path / "manifest.json").write_text(json.dumps(manifest))

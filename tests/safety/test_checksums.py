@@ -183,7 +183,7 @@ def test_verify_says_that_a_run_is_whole(finished: Path) -> None:
 
 def test_verify_names_what_is_wrong_and_changes_nothing(finished: Path) -> None:
     newest = max((finished / "checkpoints").iterdir())
-    (newest / "state.pt").write_bytes(b"")
+    (newest / "state.json").write_bytes(b"")
     edit(finished / "environment.json", '"torch": "', '"torch": "9')
     (finished / "link").symlink_to("/etc/passwd")
     (finished / "vocabulary.txt").unlink()

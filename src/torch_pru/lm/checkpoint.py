@@ -1,36 +1,39 @@
 """Checkpoints: written aside, synced and renamed, with checksums; loading one never runs code.
 
 A checkpoint is a folder ``checkpoints/000017`` with ``weights.safetensors`` (the weights that training
-resumes from), ``best.safetensors`` (those of the lowest validation loss), ``state.pt`` (tensors and plain
-values, read with ``weights_only=True``) and ``manifest.json`` (size and SHA-256 of each).
+resumes from), ``best.safetensors`` (those of the lowest validation loss), ``state.json`` and
+``state.safetensors`` (everything else) and ``manifest.json`` (size and SHA-256 of each).
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import os
-import pickle
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.files import TEXT_LIMIT, Folder
 from torch_pru.lm.migration import migrate_state, migrate_weights
+from torch_pru.lm.state_files import PICKLED, TENSORS, VALUES, decode_state, encode_state
 
-FILES = ("weights.safetensors", "best.safetensors", "state.pt")
+WEIGHTS = ("weights.safetensors", "best.safetensors")
+FILES = ({*WEIGHTS, VALUES, TENSORS}, {*WEIGHTS, PICKLED})
+"""The files of a checkpoint, and those of earlier versions."""
+
 MANIFEST = "manifest.json"
+LIMIT = 1 << 40
+"""Bytes of a file where the size of the model is not known."""
+
 WRITING = ".writing"
 """Where a checkpoint is written before it is renamed."""
 
@@ -43,11 +46,13 @@ class Checkpoint:
         weights: by name, those that training resumes from.
         best: by name, those of the lowest validation loss, as validated; empty before the first epoch.
         state: everything else, tensors and plain values.
+        path: where it was read from, for messages.
     """
 
     weights: dict[str, Tensor]
     best: dict[str, Tensor]
     state: dict[str, Any]
+    path: str = field(default="", compare=False)
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
@@ -56,7 +61,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     A crash, a full disk or a kill at any moment leaves the existing checkpoints unchanged.
 
     Example:
-        >>> import tempfile
+        >>> import tempfile, torch
         >>> folder = Path(tempfile.mkdtemp())
         >>> save_checkpoint(folder, Checkpoint({"w": torch.ones(2)}, {}, {"step": 7})).name
         '000001'
@@ -99,12 +104,10 @@ def remove_older(files: Folder, numbers: list[int]) -> None:
 
 def encode(checkpoint: Checkpoint) -> dict[str, bytes]:
     """The content of each file but the manifest."""
-    state = io.BytesIO()
-    torch.save(checkpoint.state, state)
     return {
         "weights.safetensors": safetensors.torch.save(contiguous(checkpoint.weights)),
         "best.safetensors": safetensors.torch.save(contiguous(checkpoint.best)),
-        "state.pt": state.getvalue(),
+        **encode_state(checkpoint.state),
     }
 
 
@@ -113,8 +116,12 @@ def contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
-def load_newest(folder: Path) -> Checkpoint | None:
+def load_newest(folder: Path, limit: int = LIMIT) -> Checkpoint | None:
     """The newest checkpoint that is whole; damaged ones are skipped with a warning.
+
+    Args:
+        folder: of the checkpoints.
+        limit: bytes that a file of a checkpoint may have, see `schema.byte_limit`.
 
     Returns:
         None where there has not been a checkpoint yet.
@@ -122,7 +129,8 @@ def load_newest(folder: Path) -> Checkpoint | None:
     numbers = saved_numbers(folder)
     for number in reversed(numbers):
         try:
-            return decode(read_verified(folder / name_of(number)))
+            path = folder / name_of(number)
+            return decode(read_verified(path, limit), path)
         except PRUError as error:
             if number == numbers[0]:
                 problem = f"every checkpoint in {folder} is damaged, and the run cannot be resumed"
@@ -152,13 +160,13 @@ def opened(folder: Path) -> Folder:
     return Folder(folder.parent, folder.name)
 
 
-def read_verified(path: Path) -> dict[str, bytes]:
+def read_verified(path: Path, limit: int = LIMIT) -> dict[str, bytes]:
     """The files of a checkpoint, each with the size and checksum that the manifest gives."""
     files = opened(path.parent) / path.name
     contents = {}
     for name, entry in read_manifest(files).items():
         try:
-            contents[name] = files.read(name, entry["bytes"])
+            contents[name] = files.read(name, min(entry["bytes"], limit))
         except PRUError as error:
             raise PRUError(f"the checkpoint {path} is incomplete ({error})") from error
         if hashlib.sha256(contents[name]).hexdigest() != entry["sha256"]:
@@ -173,10 +181,8 @@ def read_manifest(files: Folder) -> dict[str, dict[str, Any]]:
         sizes = [(entry["bytes"], entry["sha256"]) for entry in manifest.values()]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise PRUError(f"the checkpoint {files.path} is incomplete ({error})") from error
-    if set(manifest) != set(FILES) or not all(type(size) is int and size >= 0 for size, _ in sizes):
-        raise PRUError(
-            f"the checkpoint {files.path} is damaged: {MANIFEST} must give the size of {', '.join(FILES)}"
-        )
+    if set(manifest) not in FILES or not all(type(size) is int and size >= 0 for size, _ in sizes):
+        raise PRUError(f"the checkpoint {files.path} is damaged: {MANIFEST} does not list its files")
     return dict(manifest)
 
 
@@ -192,15 +198,21 @@ def is_whole(files: Folder) -> bool:
     return True
 
 
-def decode(contents: Mapping[str, bytes]) -> Checkpoint:
-    """What ``encode`` was given. ``weights_only``: a checkpoint from a stranger can run no code."""
+def decode(contents: Mapping[str, bytes], path: Path) -> Checkpoint:
+    """What ``encode`` was given.
+
+    Args:
+        contents: by name of the file, from `read_verified`.
+        path: of the checkpoint.
+    """
     try:
-        state = torch.load(io.BytesIO(contents["state.pt"]), map_location="cpu", weights_only=True)
-        weights = safetensors.torch.load(contents["weights.safetensors"])
-        best = safetensors.torch.load(contents["best.safetensors"])
-        return Checkpoint(*migrate_weights(weights, best, migrate_state(state)))
-    except (KeyError, SafetensorError, pickle.UnpicklingError, RuntimeError) as error:
-        raise PRUError(f"the checkpoint cannot be read ({str(error).splitlines()[0]})") from error
+        weights, best = (safetensors.torch.load(contents[name]) for name in WEIGHTS)
+        state = migrate_state(decode_state(contents))
+        weights, best, state = migrate_weights(weights, best, state)
+    except Exception as error:  # whatever a stranger's bytes lead a parser to
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise PRUError(f"the checkpoint {path} cannot be read ({reason:.200})") from error
+    return Checkpoint(weights, best, state, str(path))
 
 
 def write_synced(files: Folder, name: str, content: bytes) -> None:

@@ -76,9 +76,10 @@ class Folder:
     def read(self, name: str, limit: int) -> bytes:
         """The content of a regular file of at most ``limit`` bytes."""
         with self.open(name, limit) as file, self._explaining("read", name):
-            content = file.read(limit + 1)
-            if len(content) > limit:  # it has grown since
-                raise PRUError(f"{self.path / name} has more than {limit:,} bytes")
+            size = os.fstat(file.fileno()).st_size
+            content = file.read(size + 1)  # which reserves as much memory
+            if len(content) != size:
+                raise PRUError(f"{self.path / name} was written to while it was read; try again")
             return content
 
     def open(self, name: str, limit: int) -> BufferedReader:

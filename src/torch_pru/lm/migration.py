@@ -15,7 +15,7 @@ def migrate_state(state: dict[str, Any]) -> dict[str, Any]:
     Before 0.1 the state was one flat dictionary with other names.
 
     Args:
-        state: the content of ``state.pt``, in the old or the current layout.
+        state: from a checkpoint, in the old or the current layout.
     """
     if "averages" not in state:  # the optimizer's since
         return state

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from textwrap import shorten
 from typing import IO, Any
 
 import numpy
@@ -36,6 +35,7 @@ from torch_pru.lm.files import TEXT_LIMIT, VOCABULARY_LIMIT, Folder, MissingFile
 from torch_pru.lm.metrics import METRICS, read_metrics
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.recipe import config_text, read_config
+from torch_pru.lm.schema import byte_limit, check_checkpoint
 from torch_pru.lm.seal import digest_of, seal, unseal
 
 FORMAT = 1  # of the folder; raise it when a reader of the old one could not read the new one
@@ -151,12 +151,15 @@ class RunFolder:
     def checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, or None before the first; raises if they were deleted."""
         begun = bool(self.files.size(METRICS))
-        newest = load_newest(self.checkpoints)
+        words = len(self.vocabulary)
+        newest = load_newest(self.checkpoints, byte_limit(self.config, words))
         if newest is None and begun:  # a run saves before its first line
             raise PRUError(
                 f"the run in {self.path} has metrics and no checkpoints: it is a copy without them, or they "
                 f"were removed; use the run that it was copied from, or put {self.checkpoints} back"
             )
+        if newest is not None:
+            check_checkpoint(newest, self.config, words)
         return newest
 
     def model(self, which: str = "best", device: torch.device | str = "cpu") -> LanguageModel:
@@ -174,19 +177,9 @@ class RunFolder:
                 f"the run in {self.path} has no {which} weights: it has not come to a checkpoint with them; "
                 f"if it was interrupted, go on with it: {pru_command('resume', self.path)}"
             )
-        size = weights["embedding.weight"].shape[0]
-        if (words := len(self.vocabulary)) != size:
-            raise PRUError(
-                f"{self.path / 'vocabulary.txt'} has {words:,} words, and the weights beside it {size:,}: "
-                f"it is not the file that the run began with"
-            )
-        model = LanguageModel(self.config.model, self.config.regularisation, size)
-        model.to(weights["embedding.weight"].dtype)
-        try:
-            model.load_state_dict(weights)
-        except RuntimeError as error:
-            first = shorten(str(error).partition("\n")[2].partition("\n")[0], 200)  # of very many
-            raise PRUError(f"the weights in {self.path} do not fit its config.toml: {first}") from error
+        embedding = weights["embedding.weight"]
+        model = LanguageModel(self.config.model, self.config.regularisation, len(embedding))
+        model.to(embedding.dtype).load_state_dict(weights)
         return model.to(device).eval()
 
     def metrics(self) -> list[dict[str, Any]]:

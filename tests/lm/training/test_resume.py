@@ -273,7 +273,7 @@ def checkpoints(path: Path) -> list[Path]:
     return sorted(item for item in (path / "checkpoints").iterdir() if item.name.isdigit())
 
 
-@pytest.mark.parametrize("file", ["weights.safetensors", "best.safetensors", "state.pt", "manifest.json"])
+@pytest.mark.parametrize("file", ["weights.safetensors", "best.safetensors", "state.json", "manifest.json"])
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "missing"])
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
     file: str, damage: str, interrupted: Path, tmp_path: Path
@@ -289,7 +289,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
         target.write_bytes(content)
     else:
         target.unlink()
-    steps = torch.load(io.BytesIO(read_verified(older)["state.pt"]), weights_only=True)["global_step"]
+    steps = json.loads(read_verified(older)["state.json"])["global_step"]
     with pytest.warns(UserWarning, match="trying the checkpoint before it"):
         checkpoint = load_newest(tmp_path / "run" / "checkpoints")
     assert checkpoint is not None
@@ -300,7 +300,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(
     workshop: Workshop, interrupted: Path, whole: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(interrupted, tmp_path / "run")
-    (checkpoints(tmp_path / "run")[-1] / "state.pt").write_bytes(b"")
+    (checkpoints(tmp_path / "run")[-1] / "state.json").write_bytes(b"")
     assert workshop.run("resume", run=str(tmp_path / "run")) == 0, workshop.said.read_text()
     assert_same_end(tmp_path / "run", whole)
 
@@ -342,7 +342,7 @@ def test_a_run_whose_checkpoints_are_gone_is_left_as_it_is(whole: Path, tmp_path
 def test_when_all_are_damaged_the_run_is_refused(interrupted: Path, tmp_path: Path) -> None:
     shutil.copytree(interrupted, tmp_path / "run")
     for path in checkpoints(tmp_path / "run"):
-        (path / "state.pt").write_bytes(b"")
+        (path / "state.json").write_bytes(b"")
     with (
         pytest.warns(UserWarning, match="trying the checkpoint before it") as told,
         pytest.raises(PRUError, match=r"every checkpoint in .* is damaged.* does not match its checksum"),
@@ -368,7 +368,10 @@ def test_a_strangers_checkpoint_runs_no_code(interrupted: Path, tmp_path: Path) 
     content = io.BytesIO()
     torch.save({"steps": Mischief(tmp_path / "proof")}, content)
     manifest = json.loads((newest / "manifest.json").read_text())
-    manifest["state.pt"]["sha256"] = hashlib.sha256(content.getvalue()).hexdigest()
+    for name in ("state.json", "state.safetensors"):
+        del manifest[name]
+    digest = hashlib.sha256(content.getvalue()).hexdigest()
+    manifest["state.pt"] = {"bytes": len(content.getvalue()), "sha256": digest}
     (newest / "state.pt").write_bytes(content.getvalue())
     (newest / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(PRUError, match="cannot be read"):

@@ -221,7 +221,7 @@ def test_a_full_disk_leaves_the_checkpoints_as_they_were(
     def filling(files: Folder, name: str, content: bytes) -> None:
         nonlocal written
         written += 1
-        if written == 14:  # the second file of the fourth checkpoint
+        if written == 17:  # the second file of the fourth checkpoint
             (files.path / name).write_bytes(content[:100])
             raise PRUError(f"cannot write {name}: {os.strerror(errno.ENOSPC)}")
         original(files, name, content)
