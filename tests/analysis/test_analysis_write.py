@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from torch_pru.analysis import ANALYSES, analyze, confidence, gradient_coverage
 from torch_pru.cli import app
+from torch_pru.errors import PRUError
 from torch_pru.lm.run import RunFolder
 
 PICTURES = [
@@ -161,32 +162,58 @@ def test_an_analysis_that_does_not_suit_is_left_out(
     assert (status, errors.count(reasons[0])) == (2, 1)
 
 
-def test_a_text_that_has_moved_leaves_nothing_out(tmp_path: Path, tagger: None) -> None:
+def left_out(shown: str) -> set[str]:
+    """Titles of the analyses that were not made."""
+    return {line.split(":")[0] for line in shown.splitlines() if ": Left out: " in line}
+
+
+def test_a_text_that_has_moved_leaves_out_what_needs_it(tmp_path: Path, tagger: None) -> None:
     text = write_corpus(tmp_path / "text")
     run = write_run(tmp_path / "run", "pru", text)
     text.rename(tmp_path / "elsewhere")
-    status, _, errors = pru("analyze", run, "--out", tmp_path / "out", "--sentence", SENTENCES[0])
+    arguments = ("analyze", run, "--sentence", SENTENCES[0])
+    status, shown, errors = pru(*arguments, "--out", tmp_path / "out")
+    assert status == 0, errors
+    assert left_out(shown) == {ANALYSES[name].title for name in ("confidence", "embeddings", "coverage")}
+    assert f"is no longer at {text}" in shown
+    status, _, errors = pru(
+        *arguments, "--out", tmp_path / "asked", "--only", "saliency", "--only", "coverage"
+    )
     assert status == 2
     assert f"is no longer at {text}" in errors
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "asked").exists()
+
+
+def test_without_the_tagger_only_embeddings_are_left_out(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise PRUError("parts of speech need tagger data; get it")
+
+    monkeypatch.setattr("torch_pru.analysis.figures.style.render", lambda *_: b"")
+    monkeypatch.setattr("torch_pru.analysis.speech.load_tagger", missing)
+    monkeypatch.setattr("torch_pru.analysis.write.load_tagger", missing)
+    status, shown, errors = pru("analyze", runs["pru"], "--out", tmp_path / "out")
+    assert status == 0, errors
+    assert left_out(shown) == {ANALYSES["embeddings"].title}
+    assert "need tagger data; get it" in (tmp_path / "out" / "index.html").read_text()
 
 
 def test_runs_of_different_texts_share_curves_and_sweep(runs: dict[str, Path], tmp_path: Path) -> None:
     other = write_run(tmp_path / "other", "pru", write_corpus(tmp_path / "text", extra="a new word"))
-    status, _, errors = pru("analyze", runs["pru"], other, "--out", tmp_path / "out")
-    assert status == 2
-    assert "pru and other have different vocabularies" in errors
-    arguments = ("--only", "curves", "--only", "sweep")
-    assert pru("analyze", runs["pru"], other, "--out", tmp_path / "out", *arguments)[0] == 0
+    status, shown, errors = pru("analyze", runs["pru"], other, "--out", tmp_path / "out")
+    assert status == 0, errors
+    assert "pru and other have different vocabularies" in shown
+    assert {path.stem for path in (tmp_path / "out").glob("*.json")} == {"curves", "sweep"}
 
 
 def test_a_run_without_weights_is_named(corpus: Path, tmp_path: Path) -> None:
     bare = write_run(tmp_path / "bare", "pru", corpus, weights=False)
     (bare / "vocabulary.txt").unlink()  # as in the copies that `pru report --keep` makes
-    status, _, errors = pru("analyze", bare, "--out", tmp_path / "out")
-    assert status == 2
-    assert f"the run in {bare} has metrics and no checkpoints" in errors
-    assert "--only curves --only sweep" in errors
+    status, shown, errors = pru("analyze", bare, "--out", tmp_path / "out")
+    assert status == 0, errors
+    assert f"the run in {bare} has metrics and no checkpoints" in shown
+    assert {path.stem for path in (tmp_path / "out").glob("*.json")} == {"curves", "sweep"}
 
 
 @pytest.mark.parametrize(

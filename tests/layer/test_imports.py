@@ -61,6 +61,7 @@ PARTS = (
     "lm.verify",
     "lm.scoring",
     "lm.kenlm",
+    "lm.sweep",
     "lm.training",
     "lm.paper",
     "lm.records",

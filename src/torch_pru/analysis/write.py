@@ -32,8 +32,8 @@ def analyze(
 ) -> list[Section]:
     """Write figures (SVG, PNG), their numbers (JSON) and ``index.html`` about runs, side by side.
 
-    Where all analyses are made, one that does not suit the runs or their text is left out: its section says
-    why in place of pictures.
+    Without ``only``, every analysis is made that can be made. The section of one that cannot says why, and
+    what is missing.
 
     Args:
         folders: run folders. ``curves`` and ``sweep`` do without weights, the others do not.
@@ -54,7 +54,7 @@ def analyze(
     """
     chosen = choose(only)
     compared = Comparison(open_runs(folders), device)
-    options = prepare(compared, chosen, sentences, top1, progress_bar)
+    options = prepare(compared, chosen, only is not None, sentences, top1, progress_bar)
     folder, sections = Path(out), []
     for name in chosen:
         try:
@@ -89,11 +89,12 @@ def choose(only: Iterable[str] | None) -> list[str]:
 def prepare(
     compared: Comparison,
     chosen: list[str],
+    asked: bool,
     sentences: Iterable[str] | None,
     top1: bool,
     progress_bar: ProgressBar,
 ) -> Options:
-    """Find every mistake that can be found before the long work begins."""
+    """Find mistakes before the long work begins: in the sentences, and in what ``only`` asks for."""
     if "saliency" not in chosen and (sentences is not None or top1):
         raise PRUError(
             "sentences and top1 belong to saliency, which is not asked for; add it, or leave them out"
@@ -101,12 +102,12 @@ def prepare(
     import torch_pru.analysis.figures.style  # noqa: F401 (says so where Matplotlib is missing)
 
     given: list[Sentence] = []
-    weighed = [name for name in chosen if ANALYSES[name].weights]
+    weighed = [name for name in chosen if asked and ANALYSES[name].weights]
     if weighed:
         _ = compared.models, compared.vocabulary
     if weighed and (sentences is None or weighed != ["saliency"]):
         _ = compared.corpus
-    if "embeddings" in chosen:
+    if asked and "embeddings" in chosen:
         load_tagger()
     if sentences is not None:
         given = compared.sentences(sentences)

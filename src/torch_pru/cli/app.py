@@ -24,6 +24,7 @@ from torch_pru.cli import (
     resume,
     score,
     settings,
+    sweep,
     train,
     verify,
 )
@@ -86,6 +87,7 @@ for command in (
     train.train,
     resume.resume,
     resume.finetune,
+    sweep.sweep,
     evaluate.evaluate,
     generate.generate,
     score.score,

@@ -1,0 +1,223 @@
+"""``pru sweep``: train every combination of some settings, and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from torch_pru.cli.checks import check_recipes, check_writable
+from torch_pru.cli.console import messages, output, processes
+from torch_pru.cli.data import TOKENS_HELP
+from torch_pru.cli.ending import own_scores
+from torch_pru.cli.progress import bar
+from torch_pru.cli.running import Task, carry_out
+from torch_pru.cli.settings import parse_settings
+from torch_pru.cli.train import Device, Out, headers_of, read_text_files, with_limit
+from torch_pru.errors import PRUError
+
+if TYPE_CHECKING:
+    from torch_pru.lm.config import Config
+    from torch_pru.lm.run import RunFolder
+    from torch_pru.lm.sweep import Grid, Row
+
+VALUES = "; several with commas, such as 1,2,4"
+
+
+def sweep(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe, or a TOML file with a [grid].")
+    ] = "quickstart",
+    unit: Annotated[str | None, typer.Option(help="Units, such as pru,lstm.")] = None,
+    levels: Annotated[str | None, typer.Option(help=f"K, levels of the PRU{VALUES}.")] = None,
+    groups: Annotated[str | None, typer.Option(help=f"g, groups of the PRU{VALUES}.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUES", help=f"Values of any setting{VALUES}; may be repeated."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Runs of each combination.", show_default="1")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training text.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.1, help="Stop each run after so many minutes.")
+    ] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="Your own text: a file or a folder; may be repeated."),
+    ] = None,
+    corpus: Annotated[str | None, typer.Option(metavar="NAME", help="A corpus from pru data.")] = None,
+    tokens: Annotated[str, typer.Option(metavar="KIND", help=TOKENS_HELP)] = "auto",
+    name: Annotated[str | None, typer.Option(help="Folder of the runs.", show_default="RECIPE-sweep")] = None,
+    device: Device = None,
+    out: Out = Path("runs"),
+) -> None:
+    """Train a grid of settings.
+
+    Each combination is one run per seed. The end is one table and one figure of all runs: parameters,
+    perplexities (mean and standard deviation over seeds), speed and time.
+
+    The same command again continues where it stopped, and does not train finished runs again.
+
+    Example: pru sweep quickstart --unit pru,lstm --groups 1,4 --seeds 3
+    """
+    if processes() > 1:
+        raise PRUError("pru sweep does not run under torchrun; use pru train for runs over several GPUs")
+    lists = parse_settings(settings)
+    lists |= {
+        key: value for key, value in {"unit": unit, "levels": levels, "groups": groups}.items() if value
+    }
+    fixed = {} if epochs is None else {"epochs": str(epochs)}
+    fixed |= {} if device is None else {"device": device}
+    if text:
+        corpus = read_text_files(text, tokens, 10_000)
+    fixed |= {} if corpus is None else {"corpus": corpus}
+    grid = grid_of(recipe, lists, fixed, seeds)
+    folder = out / (name or f"{Path(recipe).stem}-sweep")
+    check_writable(folder)
+    train_grid(grid, folder, minutes)
+
+
+def grid_of(recipe: str, lists: Mapping[str, str], fixed: Mapping[str, str], seeds: int | None) -> Grid:
+    """The grid of a file or a recipe, with what was typed on top."""
+    from torch_pru.lm.sweep import Grid, check_setting, read_grid
+
+    grid = read_grid(recipe)
+    for key in lists:
+        check_setting(key, "--set")
+    typed = {key: split_values(value) for key, value in lists.items()}
+    single = {key: values[0] for key, values in typed.items() if len(values) == 1}
+    several = {key: values for key, values in typed.items() if len(values) > 1}
+    values = {key: value for key, value in grid.values.items() if key not in single} | several
+    return Grid(grid.recipe, values, seeds or grid.seeds, {**grid.fixed, **fixed, **single})
+
+
+def split_values(text: str) -> list[str]:
+    """Values between commas; a list in brackets is one value.
+
+    Example:
+        >>> split_values("1,2,4"), split_values("[64,64],[128]")
+        (['1', '2', '4'], ['[64,64]', '[128]'])
+    """
+    values, depth = [""], 0
+    for sign in text:
+        depth += {"[": 1, "]": -1}.get(sign, 0)
+        if sign == "," and depth == 0:
+            values.append("")
+        else:
+            values[-1] += sign
+    return [value.strip() for value in values if value.strip()]
+
+
+def train_grid(grid: Grid, folder: Path, minutes: float | None) -> None:
+    """Train what is not trained yet, score it, and show the table."""
+    from torch_pru.lm.sweep import row_of
+
+    cells = grid.cells()
+    runs = {
+        folder / f"{cell.label}-seed{config.training.seed}": config
+        for cell in cells
+        for number in range(grid.seeds)
+        for config in [cell.with_seed(number)]
+    }
+    if minutes is not None:
+        runs = {path: with_limit(config, minutes) for path, config in runs.items()}
+    check_recipes(list(runs.values()), texts=True)
+    messages().print(
+        f"{len(cells)} combinations, {len(runs)} runs in {folder}: {', '.join(cell.label for cell in cells)}",
+        soft_wrap=True,
+    )
+    train_all(runs)
+    rows = []
+    for cell in cells:
+        own = [path for path in runs if path.name.rpartition("-seed")[0] == cell.label]
+        rows.append(row_of(cell.label, [scored(path) for path in own]))
+    show_table(rows)
+    write_results(rows, folder)
+
+
+def train_all(runs: Mapping[Path, Config]) -> None:
+    """Train new runs, and resume those that were interrupted."""
+    from torch_pru.lm import training
+    from torch_pru.lm.run import RunFolder
+    from torch_pru.lm.sweep import check_same
+
+    there = [path for path in runs if (path / "run.json").exists()]
+    for path in there:
+        check_same(RunFolder.open(path), runs[path])
+    unfinished = [path for path in there if not is_finished(RunFolder.open(path))]
+    if done := len(there) - len(unfinished):
+        messages().print(f"{done} of {len(runs)} runs are finished already", soft_wrap=True)
+    if unfinished:
+        tasks = [
+            Task(path, runs[path], partial(training.resume, path), [f"resuming {path}"])
+            for path in unfinished
+        ]
+        carry_out(tasks, partial(training.resume_together, unfinished), "resuming", endings=False)
+    if new := {path: config for path, config in runs.items() if path not in there}:
+        headers = headers_of([(config, path) for path, config in new.items()])
+        tasks = [
+            Task(path, config, partial(training.train, config, path), header)
+            for (path, config), header in zip(new.items(), headers, strict=True)
+        ]
+        together = partial(training.train_together, list(new.values()), list(new))
+        carry_out(tasks, together, "training", endings=False)
+
+
+def is_finished(run: RunFolder) -> bool:
+    """Whether training has come to its end."""
+    checkpoint = run.checkpoint()
+    return checkpoint is not None and bool(checkpoint.state["finished"])
+
+
+def scored(path: Path) -> RunFolder:
+    """A run whose validation and test text are scored."""
+    from torch_pru.lm.evaluation import Evaluation
+    from torch_pru.lm.run import RunFolder
+
+    run = RunFolder.open(path)
+    own_scores(Evaluation(run, run.config.training.device, progress_bar=bar))
+    return run
+
+
+def show_table(rows: Sequence[Row]) -> None:
+    """Print the table, best validation first; a narrow terminal goes without parameters and speed."""
+    from torch_pru.lm.sweep import HEADINGS, cells_of
+
+    console = output()
+    wide = console.width >= 80
+    shown = [heading for heading in HEADINGS if wide or heading not in ("parameters", "tokens/s", "minutes")]
+    table = Table(box=None, pad_edge=False)
+    for heading in shown:
+        table.add_column(heading, justify="left" if heading == "run" else "right", no_wrap=heading != "run")
+    for row in sorted(rows, key=lambda row: sum(row.valid) / max(1, len(row.valid))):
+        texts = dict(zip(HEADINGS, cells_of(row), strict=True))
+        table.add_row(*(texts[heading] for heading in shown))
+    console.print(table)
+    console.print("validation and test: perplexity, lower is better", soft_wrap=True)
+
+
+def write_results(rows: Sequence[Row], folder: Path) -> None:
+    """Write the table as Markdown, and the figure where Matplotlib is installed."""
+    from torch_pru.lm.data.storage import write_aside
+    from torch_pru.lm.sweep import markdown
+
+    with write_aside(folder / "sweep.md") as file:
+        file.write(markdown(rows).encode())
+    names = ["sweep.md"]
+    try:
+        from torch_pru.analysis.figures.grid import draw
+        from torch_pru.analysis.figures.style import render
+    except PRUError as error:
+        messages().print(f"no figure: {error}", soft_wrap=True)
+    else:
+        figure = draw(rows)
+        for kind in ("svg", "png"):
+            with write_aside(folder / f"sweep.{kind}") as file:
+                file.write(render(figure, kind))
+            names.append(f"sweep.{kind}")
+    output().print(f"written to {folder}: {', '.join(names)}", soft_wrap=True)
