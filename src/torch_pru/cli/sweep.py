@@ -17,7 +17,7 @@ from torch_pru.cli.ending import own_scores
 from torch_pru.cli.progress import bar
 from torch_pru.cli.running import Task, carry_out
 from torch_pru.cli.settings import parse_settings
-from torch_pru.cli.train import Device, Out, headers_of, read_text_files, with_limit
+from torch_pru.cli.train import Device, Out, config_for_text, headers_of, read_text_files, with_limit
 from torch_pru.errors import PRUError
 
 if TYPE_CHECKING:
@@ -68,18 +68,31 @@ def sweep(
     if processes() > 1:
         raise PRUError("pru sweep does not run under torchrun; use pru train for runs over several GPUs")
     lists = parse_settings(settings)
-    lists |= {
-        key: value for key, value in {"unit": unit, "levels": levels, "groups": groups}.items() if value
-    }
+    typed = {"unit": unit, "levels": levels, "groups": groups}
+    lists |= {key: value for key, value in typed.items() if value}
     fixed = {} if epochs is None else {"epochs": str(epochs)}
     fixed |= {} if device is None else {"device": device}
     if text:
         corpus = read_text_files(text, tokens, 10_000)
-    fixed |= {} if corpus is None else {"corpus": corpus}
+    if corpus is not None:
+        fixed = (
+            settings_for_text(corpus, fixed, minutes)
+            if recipe == "quickstart"
+            else fixed | {"corpus": corpus}
+        )
     grid = grid_of(recipe, lists, fixed, seeds)
     folder = out / (name or f"{Path(recipe).stem}-sweep")
     check_writable(folder)
     train_grid(grid, folder, minutes)
+
+
+def settings_for_text(corpus: str, fixed: Mapping[str, str], minutes: float | None) -> dict[str, str]:
+    """Settings that suit a text, as typed after ``--set``."""
+    from torch_pru.lm.config import flat_settings
+    from torch_pru.lm.sweep import as_typed
+
+    config = config_for_text({**fixed, "corpus": corpus}, minutes)
+    return {key: as_typed(value) for key, value in flat_settings(config).items()}
 
 
 def grid_of(recipe: str, lists: Mapping[str, str], fixed: Mapping[str, str], seeds: int | None) -> Grid:
@@ -157,14 +170,14 @@ def train_all(runs: Mapping[Path, Config]) -> None:
             Task(path, runs[path], partial(training.resume, path), [f"resuming {path}"])
             for path in unfinished
         ]
-        carry_out(tasks, partial(training.resume_together, unfinished), "resuming", endings=False)
+        carry_out(tasks, partial(training.resume, unfinished), "resuming", endings=False)
     if new := {path: config for path, config in runs.items() if path not in there}:
         headers = headers_of([(config, path) for path, config in new.items()])
         tasks = [
             Task(path, config, partial(training.train, config, path), header)
             for (path, config), header in zip(new.items(), headers, strict=True)
         ]
-        together = partial(training.train_together, list(new.values()), list(new))
+        together = partial(training.train, list(new.values()), list(new))
         carry_out(tasks, together, "training", endings=False)
 
 

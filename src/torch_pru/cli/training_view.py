@@ -84,6 +84,8 @@ class RunView:
         if progress.ended:
             now = time.monotonic()
             self._print(epoch_line(progress, now - self.epoch_started))
+            if progress.stop_reason not in ("", "all epochs done"):
+                self._print(f"training ends here: {progress.stop_reason}")
             self.epoch_started = now
             return
         fields = {

@@ -83,7 +83,6 @@ def plan_training(
     settings |= dropout_for(epochs) | {
         "epochs": epochs,
         "minutes": round(available / 60, 2),
-        "trigger_window": max(5, epochs // 8),  # epochs without a new best, after which training ends
     }
     return Plan(settings, speed, min(available, epochs * tokens / speed), passes)
 
@@ -103,7 +102,6 @@ def settings_for(corpus: str, hidden: tuple[int, ...], tokens: int, held_out: in
         "window": 35,
         "learning_rate": 20.0,
         "cooldown": 0.5,
-        "early_stop_from": 1,
         "log_steps": 10,
     }
 

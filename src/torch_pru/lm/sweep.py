@@ -15,7 +15,7 @@ from torch_pru.lm.config import PRU_SETTINGS, Config, flat_settings, section_of
 from torch_pru.lm.evaluation.scores import load_scores
 from torch_pru.lm.evaluation.static import format_perplexity
 from torch_pru.lm.model import parameter_counts, skeleton
-from torch_pru.lm.recipe import list_recipes, load_recipe, read_toml
+from torch_pru.lm.recipe import list_recipes, load_recipe, read_toml, toml_text
 from torch_pru.lm.run import RunFolder
 
 FOLDER = Path(__file__).parent / "grids"
@@ -49,11 +49,11 @@ class Grid:
         """The combinations, each once: an LSTM has no levels and no groups."""
         cells: dict[str, Cell] = {}
         for combination in product(*self.values.values()):
-            chosen = dict(zip(self.values, combination, strict=True))
-            if chosen.get("unit", self.fixed.get("unit", "pru")) != "pru":
-                chosen = {key: value for key, value in chosen.items() if key not in PRU_SETTINGS}
+            chosen, fixed = dict(zip(self.values, combination, strict=True)), dict(self.fixed)
+            if chosen.get("unit", fixed.get("unit", "pru")) != "pru":
+                chosen, fixed = without_pru(chosen), without_pru(fixed)
             label = label_of(chosen)
-            cells.setdefault(label, Cell(label, load_recipe(self.recipe, {**self.fixed, **chosen})))
+            cells.setdefault(label, Cell(label, load_recipe(self.recipe, {**fixed, **chosen})))
         return list(cells.values())
 
 
@@ -75,6 +75,11 @@ class Cell:
         return dataclasses.replace(self.config, training=training)
 
 
+def without_pru(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings without those that only a PRU has."""
+    return {key: value for key, value in settings.items() if key not in PRU_SETTINGS}
+
+
 def label_of(settings: Mapping[str, str]) -> str:
     """A short name of some settings.
 
@@ -88,8 +93,9 @@ def label_of(settings: Mapping[str, str]) -> str:
 
 
 def read_grid(name_or_path: str) -> Grid:
-    """Read a grid: a TOML file with ``recipe``, ``[grid]``, and optionally ``seeds`` and ``[settings]``; the name
-    of a grid in the package; or the name of a recipe, whose grid is empty.
+    """Read a grid: a TOML file, a grid of the package by name, or a recipe, whose grid is empty.
+
+    The file has ``recipe`` and ``[grid]``, and may have ``seeds`` and ``[settings]``.
 
     Example:
         >>> len(read_grid("ptb-sweep").cells())
@@ -129,7 +135,7 @@ def check_setting(key: str, where: object) -> None:
 
 def as_typed(value: Any) -> str:
     """A value of a TOML file as it is typed after ``--set``."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return value if isinstance(value, str) else toml_text(value)
 
 
 RUNTIME = frozenset({"device", "precision", "minutes", "log_steps", "checkpoint_minutes", "checkpoint_steps"})
@@ -143,7 +149,8 @@ def check_same(run: RunFolder, config: Config) -> None:
     for key in wanted:
         if key not in ignored and found[key] != wanted[key]:
             raise PRUError(
-                f"{run.path} was trained with {key}={found[key]!r}, not {wanted[key]!r}; choose another --name"
+                f"{run.path} was trained with {key}={found[key]!r}, not {wanted[key]!r}; "
+                f"choose another --name"
             )
 
 

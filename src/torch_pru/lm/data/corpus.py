@@ -118,7 +118,7 @@ def load_corpus(name_or_folder: str | Path, *, data_root: str | Path | None = No
 
 
 def _load_prepared(folder: Path) -> Corpus:
-    train, valid, test = (torch.from_numpy(prepared_ids(folder, split)).long() for split in SPLITS)
+    train, valid, test = (torch.from_numpy(prepared_ids(folder, split)) for split in SPLITS)
     return Corpus(train, valid, test, Vocabulary.load(folder / "vocabulary.txt"))
 
 

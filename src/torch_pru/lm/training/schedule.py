@@ -92,10 +92,10 @@ class Schedule:
             self.best, self.best_epoch = loss, self.epoch
         fires = trigger_fires(self.history, loss, self.config.trigger_window)
         self.history.append(loss)
-        if self.epoch >= self.config.epochs:
-            return self._stop("all epochs done")
         if time_is_up:
             return self._stop("time is up")
+        if self.epoch >= self.config.epochs:
+            return self._stop("all epochs done")
         if self._stops_early():
             return self._stop(f"no improvement for {self.epoch - self.best_epoch} epochs")
         if self.stage == "finetune":
