@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -170,15 +170,22 @@ def train_all(runs: Mapping[Path, Config]) -> None:
             Task(path, runs[path], partial(training.resume, path), [f"resuming {path}"])
             for path in unfinished
         ]
-        carry_out(tasks, partial(training.resume, unfinished), "resuming", endings=False)
+
+        def resume_all(**options: Any) -> list[RunFolder]:
+            return training.resume(unfinished, **options)
+
+        carry_out(tasks, resume_all, "resuming", endings=False)
     if new := {path: config for path, config in runs.items() if path not in there}:
         headers = headers_of([(config, path) for path, config in new.items()])
         tasks = [
             Task(path, config, partial(training.train, config, path), header)
             for (path, config), header in zip(new.items(), headers, strict=True)
         ]
-        together = partial(training.train, list(new.values()), list(new))
-        carry_out(tasks, together, "training", endings=False)
+
+        def train_all_new(**options: Any) -> list[RunFolder]:
+            return training.train(list(new.values()), list(new), **options)
+
+        carry_out(tasks, train_all_new, "training", endings=False)
 
 
 def is_finished(run: RunFolder) -> bool:
