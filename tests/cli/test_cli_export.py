@@ -35,6 +35,25 @@ def test_hugging_face(run: Path, tmp_path: Path):
     assert write("the cat", **settings)[0]["generated_text"].startswith("the cat")
 
 
+def test_onnx(run: Path, tmp_path: Path):
+    for package in ("onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason="needs the extra torch-pru[onnx]")
+    from torch_pru.onnx import OnnxLanguageModel
+
+    folder = tmp_path / "exported"
+    pru("export", run, folder, "--to", "onnx")
+    model = OnnxLanguageModel(folder)
+    assert {path.name for path in folder.iterdir()} == {"model.onnx", "vocabulary.txt"}
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on a mat\nand golf\n")
+    scores = [json.loads(line) for line in pru("score", run, text, "--format", "jsonl").splitlines()]
+    words = model.tokenizer(text.read_text())
+    tokens = model.vocabulary.encode(["<eos>", *words]).numpy()
+    found, _ = model(tokens[:-1, None], model.initial_state(1))
+    picked = [found[step, 0, word] for step, word in enumerate(tokens[1:])]
+    assert picked == pytest.approx([each["log_probability"] for each in scores], abs=1e-5)
+
+
 def test_what_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a").touch()

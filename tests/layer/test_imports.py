@@ -14,6 +14,8 @@ import torch_pru
 
 HEAVY = (
     "transformers",
+    "onnx",
+    "onnxscript",
     "matplotlib",
     "rich",
     "typer",
@@ -71,6 +73,7 @@ PARTS = (
     "lm.compare",
     "lm",
     "hf",
+    "onnx",
     "analysis",
     "cli",
     "__main__",

@@ -10,14 +10,14 @@ import typer
 from torch_pru.cli.console import output
 from torch_pru.errors import PRUError, check_choice
 
-TARGETS = {"hf": "transformers"}
-"""The formats, and the package that each of them needs; the extra has the format's name."""
+TARGETS = {"hf": ("transformers",), "onnx": ("onnxscript", "onnxruntime")}
+"""The formats, and the packages that each of them needs; the extra has the format's name."""
 
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; new or empty.")],
-    to: Annotated[str, typer.Option(help="hf: Hugging Face Transformers.")],
+    to: Annotated[str, typer.Option(help="hf: Hugging Face Transformers; onnx: ONNX.")],
 ) -> None:
     """Export a run for another program.
 
@@ -28,12 +28,15 @@ def export(
     from torch_pru.lm.run import RunFolder
 
     check_choice("--to", to, TARGETS)
-    if find_spec(TARGETS[to]) is None:
-        raise PRUError(f"--to {to} needs {TARGETS[to]}; pip install 'torch-pru[{to}]'")
+    for package in TARGETS[to]:
+        if find_spec(package) is None:
+            raise PRUError(f"--to {to} needs {package}; pip install 'torch-pru[{to}]'")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise PRUError(f"{folder} is not an empty folder; name another one, or remove what is in it")
     opened = RunFolder.open(run)
-    from torch_pru.hf.export import export_run
-
+    if to == "hf":
+        from torch_pru.hf.export import export_run
+    else:
+        from torch_pru.onnx import export_run
     export_run(opened, folder)
     output().print(f"written to {folder}", soft_wrap=True)

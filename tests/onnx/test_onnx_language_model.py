@@ -1,0 +1,88 @@
+"""A whole language model in onnxruntime, token by token and many at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+for package in ("onnxscript", "onnxruntime"):
+    pytest.importorskip(package, reason="needs the extra torch-pru[onnx]")
+
+import onnx
+import onnxruntime
+
+from torch_pru import PRUError
+from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.model import LanguageModel
+from torch_pru.onnx import OnnxLanguageModel
+from torch_pru.onnx.language_model import export_language_model
+
+WORDS = 50
+CONFIGS = {
+    "pru": ModelConfig(unit="pru", embedding=16, hidden=(32, 32, 16), levels=2, groups=4),
+    "lstm": ModelConfig(unit="lstm", embedding=16, hidden=(24, 16)),
+    "mixture": ModelConfig(unit="pru", embedding=16, hidden=(24,), experts=3),
+}
+
+
+def language_model(name: str) -> LanguageModel:
+    torch.manual_seed(0)
+    model = LanguageModel(CONFIGS[name], RegularisationConfig(), WORDS)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+@pytest.mark.parametrize("name", list(CONFIGS))
+@torch.no_grad()
+def test_log_probabilities_and_states(name: str, tmp_path: Path):
+    model = language_model(name)
+    program = export_language_model(model, tmp_path / "model.onnx")
+    onnx.checker.check_model(program.model_proto, full_check=True)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    names = [each.name for each in session.get_inputs()]
+    assert names[:3] == ["tokens", "h_1", "c_1"]
+    wide = language_model(name).double().eval()
+    for steps, batch in [(1, 1), (7, 5), (31, 1), (200, 2)]:
+        tokens = torch.randint(WORDS, (steps, batch), generator=torch.Generator().manual_seed(steps))
+        hidden = wide.hidden(tokens, wide.initial_state(batch))
+        expected = wide.log_probabilities(hidden.raw).numpy()
+        state = [each.float().numpy() for pair in wide.initial_state(batch) for each in pair]
+        whole, *after = session.run(None, dict(zip(names, [tokens.numpy(), *state], strict=True)))
+        assert np.abs(whole - expected).max() <= 1e-5
+        for found, right in zip(after, [each for pair in hidden.state for each in pair], strict=True):
+            assert np.abs(found - right.numpy()).max() <= 1e-5
+        pieces = []
+        for step in range(min(steps, 31)):
+            given = [tokens[step : step + 1].numpy(), *state]
+            one, *state = session.run(None, dict(zip(names, given, strict=True)))
+            pieces.append(one)
+        assert np.abs(np.concatenate(pieces) - expected[: len(pieces)]).max() <= 1e-5
+
+
+def test_the_embedding_is_stored_once(tmp_path: Path):
+    """It is also the decoder: a second, transposed copy would nearly double the file."""
+    torch.manual_seed(0)
+    config = ModelConfig(unit="pru", embedding=64, hidden=(64,))
+    model = LanguageModel(config, RegularisationConfig(), 20_000)
+    export_language_model(model, tmp_path / "model.onnx", external_data=False)
+    weights = sum(parameter.numel() for parameter in model.parameters()) * 4
+    assert (tmp_path / "model.onnx").stat().st_size < 1.05 * weights
+
+
+def test_folders_that_are_not_whole(tmp_path: Path):
+    model = language_model("pru")
+    program = export_language_model(model)
+    program.model.metadata_props["tokenizer"] = "spaces"
+    program.save(tmp_path / "model.onnx")
+    with pytest.raises(PRUError, match=r"has no vocabulary\.txt; a model is a folder with"):
+        OnnxLanguageModel(tmp_path)
+    (tmp_path / "vocabulary.txt").write_text("<eos>\n<unk>\n")
+    with pytest.raises(PRUError, match=r"has 2 words, and model\.onnx beside it 50: it belongs to another"):
+        OnnxLanguageModel(tmp_path)
+    (tmp_path / "model.onnx").unlink()
+    with pytest.raises(PRUError, match=r"has no model\.onnx"):
+        OnnxLanguageModel(tmp_path)
