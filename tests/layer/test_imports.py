@@ -71,6 +71,7 @@ PARTS = (
     "lm.report",
     "lm.statistics",
     "lm.compare",
+    "lm.api",
     "lm",
     "hf",
     "onnx",
