@@ -78,7 +78,7 @@ def input_gradient(model: LanguageModel, ids: Tensor) -> Tensor:
     """
     if ids.dim() != 1 or not len(ids):
         raise PRUError(f"ids has shape {tuple(ids.shape)}; give a text as one row of at least one id, (T,)")
-    read = read_with_gradients(model, ids.to(model.embedding.weight.device)[:, None])
+    read = read_with_gradients(model, ids.to(model.embedding.weight.device, torch.int64)[:, None])
     log_p = model.log_probabilities(read.hidden[:, 0])  # (T, V)
     loss = -log_p.max(-1).values.mean()
     return torch.autograd.grad(loss, read.inputs)[0][:, 0].cpu()

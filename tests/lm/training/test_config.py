@@ -58,8 +58,7 @@ def test_settings_survive_a_round_trip() -> None:
         ({"hidden": "1150"}, "hidden='1150' must be a list"),
         (
             {"unit": "lstm", "groups": 4},
-            "groups=4: only the PRU has such settings, unit='lstm' has not; leave them out, or give their "
-            "defaults: groups=1",
+            "groups=4: an LSTM has no such settings; leave them out, or use unit='pru'",
         ),
         ({"latent_dropout": 0.2}, "latent_dropout=0.2 belongs to a mixture of softmaxes"),
         ({"corpus": ""}, "corpus='' names no text"),

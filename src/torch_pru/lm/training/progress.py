@@ -19,7 +19,7 @@ class TrainingProgress:
         stage: ``"train"`` or ``"finetune"``.
         round: of finetuning, from 1.
         epoch: the current epoch, from 1.
-        epochs: the last epoch, as far as is known now.
+        epochs: the last epoch, unless the run stops early.
         step: steps taken in this epoch.
         steps: steps in this epoch.
         loss: mean cross-entropy since the last report, in nats; at the end of an epoch, over the epoch.

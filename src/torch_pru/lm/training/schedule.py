@@ -78,12 +78,8 @@ class Schedule:
 
     @property
     def epochs(self) -> int:
-        """The last epoch, as far as is known now."""
-        if self.stage == "finetune" or not self.config.early_stop_from:
-            return self.config.epochs
-        if self._stops_early():
-            return self.epoch
-        return min(self.config.epochs, max(self.config.early_stop_from, self.epoch + 1))
+        """The last epoch: at most ``config.epochs``, fewer if the run has stopped before."""
+        return self.epoch if self.stop_reason else self.config.epochs
 
     def end_epoch(self, loss: float, *, time_is_up: bool = False) -> Decision:
         """Record the validation loss of an epoch, and decide how to continue."""
