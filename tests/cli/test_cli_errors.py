@@ -54,9 +54,9 @@ def test_every_command_is_listed_with_a_whole_sentence(width: int) -> None:
     assert all(text.endswith(".") and not text.endswith("...") for _, text in lines)
 
 
-def test_the_readme_names_every_command() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    assert [command for command in COMMANDS if f"`pru {command}" not in readme] == []
+def test_every_command_is_documented() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert [command for command in COMMANDS if f"`pru {command}" not in document] == []
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,16 @@ def test_a_report_reads_compact_files_like_folders(tmp_path: Path) -> None:
     assert "**60.50** / **58.30**" in tables[0]
 
 
+def test_the_reason_of_the_end_is_kept(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", load_recipe("ptb-pru-g4"))
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    lines[-1] = json.dumps(json.loads(lines[-1]) | {"stop_reason": "time is up"})
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    keep(run, tmp_path / "tries.jsonl")
+    (record,) = read_compact(tmp_path / "tries.jsonl")
+    assert [line.get("stop_reason") for line in record.epochs] == [None, None, "time is up"]
+
+
 def test_a_folder_of_runs_is_searched(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / "runs" / name).mkdir(parents=True)

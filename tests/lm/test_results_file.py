@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from torch_pru.lm.paper import DATA_SETS, MAIN, POOLING, SWEEP, TRANSFORMS, Setup
 from torch_pru.lm.report import report
+from torch_pru.lm.results import read_results
 
 ROOT = Path(__file__).parents[2]
+PAPER_ROWS = 68
 
 
 def test_the_results_file_is_made_from_the_results() -> None:
@@ -23,26 +26,51 @@ def test_the_results_hold_no_weights() -> None:
 
 
 def test_the_readme_shows_what_the_results_file_says() -> None:
-    """Static numbers of a row stand in the same row there, the others under dynamic evaluation."""
+    """Every row of the README's table has the numbers, and the number of seeds, of its row in RESULTS.md."""
     results = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
-    penn, wikitext = (
-        results.split(f"\n## {name}\n")[1].split("\n#")[0] for name in ("Penn Treebank", "WikiText-2")
-    )
-    dynamic = results.split("\n## Dynamic evaluation")[1].split("\n## ")[0]
-    table = (ROOT / "README.md").read_text(encoding="utf-8").split("## Results")[1].split("## ")[0]
-    for source, part, at_least in zip((penn, wikitext), table.split("On WikiText-2"), (5, 2), strict=True):
-        rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("| ")][1:]
-        assert len(rows) >= at_least
-        for model, *static, paper, here in ((row + [""] * 6)[:6] for row in rows):
-            assert_numbers_in(" ".join(static), row_of(model, source))
-            assert_numbers_in(f"{paper} {here}", dynamic)
+    names = {"PTB": "Penn Treebank", "WT-2": "WikiText-2"}
+    tables = {short: results.split(f"\n## {name}\n")[1].split("\n#")[0] for short, name in names.items()}
+    text = (ROOT / "README.md").read_text(encoding="utf-8").split("## Results")[1].split("\n## ")[0]
+    rows = [cells_of(line) for line in text.splitlines() if line.startswith(("| PTB", "| WT-2"))]
+    assert len(rows) >= 8
+    for name, parameters, paper, published, ours in rows:
+        short, _, model = name.partition(", ")
+        row = cells_of(row_of(model, tables[short]))
+        assert parameters == f"{row[2]} M"
+        assert paper == row[3]
+        for shown, scores, seeds in ((published, row[5], row[7]), (ours, row[8], row[10])):
+            if "unfinished" in scores:
+                assert shown == "unfinished"
+            elif seeds:
+                means = re.findall(r"\*\*(\d+\.\d+)", scores)
+                assert shown == f"{' / '.join(means)} ({len(seeds.split(', '))})"
+            else:
+                assert shown == ""
+
+
+def test_the_readme_counts_the_rows_that_were_run() -> None:
+    """Rows of the paper: the main tables, and the ablations and sub-samplings with a published number."""
+    results = read_results([ROOT / "results"])
+    setups: list[list[Setup]] = [[row.published, *([row.ours] if row.ours else [])] for row in MAIN]
+    for data_set in DATA_SETS:
+        ablations = [one for one in (*TRANSFORMS, *POOLING, *SWEEP) if not one.label.endswith("grouped too")]
+        setups += [[one.setup(data_set)] for one in ablations]
+    assert len(setups) == PAPER_ROWS
+    seeds = []
+    for row in setups:
+        runs = [one for setup in row for one in results if one.is_run_of(setup) and one.finished]
+        if runs:
+            seeds.append(max(len({one.seed for one in runs if one.is_run_of(setup)}) for setup in row))
+    sentence = f"{len(seeds)} of the paper's {PAPER_ROWS} rows have been run, {seeds.count(1)} with one seed"
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert sentence in text
+    assert len(text.split()) < 700
+
+
+def cells_of(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
 def row_of(model: str, table: str) -> str:
     [row] = [line for line in table.splitlines() if line.startswith(f"| {model} |")]
     return row
-
-
-def assert_numbers_in(text: str, source: str) -> None:
-    for number in re.findall(r"\d+\.\d+", text):
-        assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", source), (number, source)

@@ -157,6 +157,7 @@ def pack_epochs(epochs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             if name in first
         },
         "seconds": [round(line["clock"]["seconds"], 3) for line in epochs],
+        **{name: epochs[-1][name] for name in ("stop_reason",) if name in epochs[-1]},
     }
 
 
@@ -179,6 +180,7 @@ def unpack_epochs(columns: Mapping[str, Any], stage: str) -> list[dict[str, Any]
         line: dict[str, Any] = {"kind": "epoch", "epoch": index + 1, "stage": stage, **numbers}
         line |= {name: values[index] for name, values in held.items()}
         lines.append(line | {"clock": {"seconds": columns["seconds"][index]}})
+    lines[-1] |= {name: columns[name] for name in ("stop_reason",) if name in columns}
     return lines
 
 

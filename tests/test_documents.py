@@ -1,0 +1,115 @@
+"""Numbers and figures in the documents are those of the records."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torch_pru.analysis import learning_curve, sweep_point
+from torch_pru.lm.records import RunRecord, read_compact, read_folder
+from torch_pru.lm.run import RunFolder
+
+ROOT = Path(__file__).parents[1]
+FIGURES = ROOT / "docs" / "figures"
+PAIR = re.compile(r"(\d\d\.\d\d) / (\d\d\.\d\d)")
+DOCUMENTS = ["README.md", "docs/reproduction.md", "docs/tries.md", "docs/analysis.md"]
+
+
+def record_of(name: str) -> RunRecord:
+    """A record by the name that the documents use: a folder, or a file of tries and a name in it."""
+    family, _, inside = name.partition(" ")
+    if not inside:
+        return read_folder(ROOT / "results" / name)
+    return next(
+        one for one in read_compact(ROOT / "results" / "tries" / f"{family}.jsonl") if one.name == inside
+    )
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_pairs_of_perplexities_are_in_the_results(document: str) -> None:
+    """Validation / test: ours, the paper's, or those of a single run; RESULTS.md has them all."""
+    known = set(re.findall(r"\d\d\.\d\d", (ROOT / "RESULTS.md").read_text(encoding="utf-8")))
+    pairs = PAIR.findall((ROOT / document).read_text(encoding="utf-8"))
+    assert pairs
+    assert [pair for pair in pairs if not set(pair) <= known] == []
+
+
+def test_learning_curves_are_those_of_the_records() -> None:
+    for file in ("widths.json", "curves.json"):
+        content: dict[str, Any] = json.loads((FIGURES / file).read_text())
+        assert len(content) >= 3
+        for name, curve in content.items():
+            epochs = record_of(name).epochs
+            assert curve["epochs"] == [line["epoch"] for line in epochs]
+            for split in ("train", "valid"):
+                assert curve[split] == [math.exp(line[f"{split}_loss"]) for line in epochs]
+
+
+def test_the_sweep_is_that_of_the_records() -> None:
+    content = json.loads((FIGURES / "sweep.json").read_text())
+    assert len(content) == 12
+    for name, point in content.items():
+        found = sweep_point(RunFolder.open(ROOT / "results" / name))
+        for key, value in point.items():
+            assert getattr(found, key) == value, (name, key)
+
+
+def test_figures_from_records_are_up_to_date() -> None:
+    pytest.importorskip("matplotlib")
+    from torch_pru.analysis.figures import curves, sweep
+    from torch_pru.analysis.figures.style import render
+
+    names = json.loads((FIGURES / "widths.json").read_text())
+    found = {name: learning_curve(RunFolder.open(ROOT / "results" / name)) for name in names}
+    assert_same_picture(render(curves.draw(found), "svg"), FIGURES / "widths.svg")
+    names = json.loads((FIGURES / "sweep.json").read_text())
+    points = {name: sweep_point(RunFolder.open(ROOT / "results" / name)) for name in names}
+    assert_same_picture(render(sweep.draw(points), "svg"), FIGURES / "sweep.svg")
+
+
+def assert_same_picture(drawn: bytes, path: Path) -> None:
+    """The same texts and markers; another Matplotlib may place them differently."""
+    texts = [re.findall(r"<!-- (.*?) -->", content) for content in (drawn.decode(), path.read_text())]
+    assert len(texts[1]) > 10
+    assert texts[0] == texts[1]
+
+
+def test_the_picture_of_the_unit_is_what_its_script_draws() -> None:
+    spec = importlib.util.spec_from_file_location("make_unit", FIGURES / "make_unit.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.draw() == (FIGURES / "unit.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        *("README.md", "CONTRIBUTING.md", "RESULTS.md", "results/README.md", "results/PLAN.md"),
+        *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")),
+    ],
+)
+def test_links_between_documents_lead_somewhere(document: str) -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (ROOT / document).parent / path if path else ROOT / document
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), flags=re.M)
+            assert anchor in {slug(heading) for heading in headings}, target
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    plain = re.sub(r"[^\w\- ]", "", heading.lower())
+    return plain.replace(" ", "-")
