@@ -25,8 +25,8 @@ from torch_pru.errors import (
 )
 from torch_pru.initialize import SCHEMES, initialize
 from torch_pru.migrate import migrate_layer
-from torch_pru.ops import BACKENDS
-from torch_pru.ops.dropping import draw_mask, drop
+from torch_pru.ops import BACKENDS, backends
+from torch_pru.ops.dropping import draw_mask
 from torch_pru.ops.layer import layer as run_layer
 from torch_pru.ops.products import product_dtype
 from torch_pru.ops.spec import LayerSpec, LayerWeights
@@ -321,7 +321,8 @@ class PRU(nn.Module):
         keep = 1 - self.weight_drop
         masks = [draw_mask(weight.shape, keep, weight.device, self.generator) for weight in weights]
         dtype = product_dtype(weights[0]) if len(weights) == 1 else weights[0].dtype
-        return tuple(drop(weight, mask, keep, dtype) for weight, mask in zip(weights, masks, strict=True))
+        pairs = zip(weights, masks, strict=True)
+        return tuple(backends.run("drop", weight, mask, keep, dtype) for weight, mask in pairs)
 
     def _check_input(self, x: Tensor, like: Tensor) -> None:
         check_tensor("input", x, like)

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from shapes import DEVICES, PAPER, launch_for
 
-from torch_pru.ops.cuda import DTYPES, dynamic, update
+from torch_pru.ops.cuda import DTYPES, updates
 from torch_pru.ops.cuda import compile as compiler
+from torch_pru.ops.cuda.launch import PASS, PASSES
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
 try:
@@ -88,9 +89,9 @@ def folding_variants():
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.architecture)
 def test_the_small_kernels_compile(cache, device):
     small = [
-        ("gradient_squares", (*update.CONSTANTS, ("THREADS", update.THREADS))),
-        ("sgd", (*update.CONSTANTS, ("THREADS", update.THREADS))),
-        ("dynamic", (*dynamic.CONSTANTS, ("THREADS", dynamic.THREADS))),
+        ("gradient_squares", (*updates.CONSTANTS, ("THREADS", PASSES["gradient_squares"][0]))),
+        ("sgd", (*updates.CONSTANTS, ("THREADS", PASSES["sgd"][0]))),
+        ("dynamic", (*updates.DYNAMIC_CONSTANTS, ("THREADS", PASS[0]))),
     ]
     for bf16, gradient, kept, blocks in ((0, 0, 0, 2), (1, 1, 1, 3), (0, 1, 0, 2), (1, 0, 1, 3)):
         constants = (("BF16", bf16), ("GRADIENT", gradient), ("KEPT", kept), ("BLOCKS", blocks))

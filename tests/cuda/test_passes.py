@@ -9,10 +9,10 @@ from torch import Tensor
 
 from torch_pru import PRU
 from torch_pru.lm.dropout import Masks
-from torch_pru.ops import cuda, library
+from torch_pru.ops import backends, cuda, library
 from torch_pru.ops.cuda import passes
 from torch_pru.ops.cuda.recurrence import weight_gradient_like
-from torch_pru.ops.dropping import draw_mask, drop
+from torch_pru.ops.dropping import draw_mask
 
 pytestmark = pytest.mark.gpu
 
@@ -48,7 +48,7 @@ def test_dropout_both_ways(start, end, shape, shared):
     values, gradient = randoms(*shape, dtype=start).requires_grad_(), randoms(*shape, dtype=end)
     for first in (0, 1, 3):
         own = mask[:, first : first + columns]
-        out = drop(values, own, 0.6, end)
+        out = backends.run("drop", values, own, 0.6, end)
         assert torch.equal(out, literal_drop(values, own, 0.6, end))
         (found,) = torch.autograd.grad(out, values, gradient)
         assert torch.equal(found, literal_drop(gradient, own, 0.6, start))
@@ -62,7 +62,7 @@ def test_a_weight_gradient_is_read_as_it_lies(start, end, groups, units):
     gradient = weight_gradient_like(torch.empty(shape, dtype=start, device="cuda"))
     gradient.copy_(randoms(*shape, dtype=start))
     mask = draw_mask(shape, 0.5, torch.device("cuda"), generator())
-    out = drop(gradient, mask, 0.5, end)
+    out = backends.run("drop", gradient, mask, 0.5, end)
     assert out.is_contiguous()
     assert torch.equal(out, literal_drop(gradient, mask, 0.5, end))
 
@@ -84,17 +84,18 @@ def test_strides_and_addresses_of_every_kind(dtype):
     for values in views:
         for given in (mask, mask.transpose(2, 3), mask[:1]):
             expected = literal_drop(values, given, 0.5, FLOAT)
-            assert torch.equal(drop(values, given, 0.5, FLOAT), expected)
+            assert torch.equal(backends.run("drop", values, given, 0.5, FLOAT), expected)
 
 
 def test_nothing_to_drop_and_dtypes_without_a_kernel():
     mask = draw_mask((4, 3), 0.5, torch.device("cuda"), generator())
-    assert drop(torch.empty(0, 3, device="cuda"), mask[:0], 0.5, BRAIN).shape == (0, 3)
+    assert backends.run("drop", torch.empty(0, 3, device="cuda"), mask[:0], 0.5, BRAIN).shape == (0, 3)
     for start, end in ((torch.float64, torch.float64), (HALF, BRAIN), (BRAIN, torch.float64)):
         values = randoms(4, 3, dtype=start)
         expected = torch.where(mask.bool(), values.double() * 2, 0.0)
-        assert drop(values, mask, 0.5, end).dtype == end
-        torch.testing.assert_close(drop(values, mask, 0.5, end).double(), expected, rtol=1e-2, atol=1e-2)
+        assert backends.run("drop", values, mask, 0.5, end).dtype == end
+        found = backends.run("drop", values, mask, 0.5, end).double()
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", [FLOAT, HALF])
@@ -103,7 +104,7 @@ def test_opcheck_of_drop(dtype):
     values = randoms(2, 4, 6, 6, dtype=FLOAT).requires_grad_()
     strided = weight_gradient_like(values).copy_(values.detach()).requires_grad_()
     for given in (values, strided):
-        checks = torch.library.opcheck(torch.ops.torch_pru.drop, (given, mask, 0.5, dtype))
+        checks = torch.library.opcheck(torch.ops.torch_pru.drop, (given, mask, 0.5, dtype, "cuda"))
         assert set(checks.values()) == {"SUCCESS"}
 
 

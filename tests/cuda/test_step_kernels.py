@@ -10,8 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from torch_pru.lm.training.optimizer import AveragedSGD, NonFiniteCheck
-from torch_pru.ops.cross_entropy import linear_cross_entropy
-from torch_pru.ops.lookup import add_rows
+from torch_pru.ops import backends
 
 pytestmark = pytest.mark.gpu
 
@@ -39,13 +38,13 @@ def test_cross_entropy(dtype: torch.dtype, bound: float, rows: int, words: int, 
     exact_loss = F.cross_entropy(F.linear(*exact_inputs), targets, reduction="none")
     exact = outcome(exact_loss, exact_inputs)
     with torch.autocast("cuda", dtype):
-        loss = linear_cross_entropy(hidden, weight, bias, targets)
+        loss = backends.run("cross_entropy", hidden, weight, bias, targets)
     assert loss.dtype == torch.float32
     for ours, theirs in zip(outcome(loss, [hidden, weight, bias]), exact, strict=True):
         assert ours.dtype == torch.float32
         assert (ours - theirs).norm() <= bound * theirs.norm()
     with torch.no_grad(), torch.autocast("cuda", dtype):  # nothing saved, the same number
-        torch.testing.assert_close(linear_cross_entropy(hidden, weight, bias, targets), loss)
+        torch.testing.assert_close(backends.run("cross_entropy", hidden, weight, bias, targets), loss)
 
 
 def test_a_logit_that_is_not_a_number_makes_the_loss_so() -> None:
@@ -53,7 +52,7 @@ def test_a_logit_that_is_not_a_number_makes_the_loss_so() -> None:
     weight, targets = torch.zeros(1000, 8, device="cuda"), torch.tensor([3, 4], device="cuda")
     weight[700] = math.nan
     with torch.autocast("cuda", torch.bfloat16):
-        assert linear_cross_entropy(hidden, weight, bias, targets).isnan().all()
+        assert backends.run("cross_entropy", hidden, weight, bias, targets).isnan().all()
 
 
 # ---------------------------------------------------------------------------------------------- the update
@@ -189,8 +188,8 @@ def test_the_gradient_of_a_lookup(positions: int, words: int, width: int) -> Non
     vectors = torch.zeros(positions, width, device="cuda", requires_grad=True)
     (rows,) = torch.autograd.grad(vectors * mask[tokens], vectors, upstream)
     again = storage.clone()[:, :width]
-    add_rows(table, tokens, rows)
+    backends.run("add_rows", table, tokens, rows)
     assert (table - exact).norm() <= 1e-5 * exact.norm()
     assert torch.equal(storage[:, width:], beside)
-    add_rows(again, tokens, rows)
+    backends.run("add_rows", again, tokens, rows)
     assert torch.equal(again, table)

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_pru import PRU
 from torch_pru.ops import library
 from torch_pru.ops.bands import pooling_counts
-from torch_pru.ops.operators import is_watched
+from torch_pru.ops.operators import is_eager
 
 CPU = torch.device("cpu")
 
@@ -146,7 +146,7 @@ def under_vmap() -> bool:
     seen: list[bool] = []
 
     def note(x: Tensor) -> Tensor:
-        seen.append(is_watched((x,)))
+        seen.append(not is_eager((x,)))
         return x
 
     torch.func.vmap(note)(torch.ones(2))
@@ -157,7 +157,7 @@ def under_trace() -> bool:
     seen: list[bool] = []
 
     def note(x: Tensor) -> Tensor:
-        seen.append(is_watched((x,)))
+        seen.append(not is_eager((x,)))
         return x + 1
 
     torch.jit.trace(note, (torch.ones(2),), check_trace=False)
@@ -165,7 +165,7 @@ def under_trace() -> bool:
 
 
 def beside_its_own_kind() -> bool:
-    return is_watched((torch.ones(2), [torch.ones(2).as_subclass(OwnKind)]))
+    return not is_eager((torch.ones(2), [torch.ones(2).as_subclass(OwnKind)]))
 
 
 @pytest.mark.filterwarnings("ignore:.*jit.trace.*")
@@ -185,6 +185,6 @@ def test_nobody_watches():
         0.5,
         "loop",
     )
-    assert not is_watched((*arguments, torch.float16))
+    assert is_eager((*arguments, torch.float16))
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-        assert not is_watched(arguments)
+        assert is_eager(arguments)

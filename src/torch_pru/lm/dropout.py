@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_pru.ops.dropping import draw_mask, drop
+from torch_pru.ops import backends
+from torch_pru.ops.dropping import draw_mask
 
 
 class Masks:
@@ -45,7 +46,8 @@ class Masks:
         steps, columns, size = values.shape
         shape = (1 if shared else steps, self.batch or columns, size)
         mask = draw_mask(shape, 1 - probability, values.device, self.generator)
-        return drop(values, mask[:, self.first : self.first + columns], 1 - probability, values.dtype)
+        mask = mask[:, self.first : self.first + columns]
+        return backends.run("drop", values, mask, 1 - probability, values.dtype)
 
     def word_types(self, tokens: Tensor, weight: Tensor, probability: float) -> Tensor | float:
         """What the embedding of each token is multiplied by: 0 or 1/(1-p), the same wherever a word occurs.
@@ -68,7 +70,7 @@ class Masks:
         if probability == 0:
             return weight
         mask = draw_mask(weight.shape, 1 - probability, weight.device, self.generator)
-        return drop(weight, mask, 1 - probability, weight.dtype)
+        return backends.run("drop", weight, mask, 1 - probability, weight.dtype)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the generator, and the type of its device."""

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torch_pru.lm.dropout import Masks
-from torch_pru.ops.cross_entropy import linear_cross_entropy
+from torch_pru.ops import backends
 
 
 def full_precision(values: Tensor) -> Tensor:
@@ -40,7 +40,8 @@ class Softmax(nn.Module):
     def nll(self, hidden: Tensor, targets: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:
         """Negative log-likelihood of ``targets`` (...) after ``hidden`` (..., E), as ``targets`` in shape."""
         rows = hidden.flatten(0, -2)
-        return linear_cross_entropy(rows, weight, self.bias, targets.flatten()).view_as(targets)
+        losses = backends.run("cross_entropy", rows, weight, self.bias, targets.flatten())
+        return losses.view_as(targets)
 
 
 class MixtureOfSoftmaxes(nn.Module):

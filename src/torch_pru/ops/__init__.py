@@ -20,7 +20,7 @@ from torch import Tensor
 
 from torch_pru.errors import PRUError, check_choice
 from torch_pru.ops import library, reference
-from torch_pru.ops.operators import is_differentiated
+from torch_pru.ops.torch_private import Mode, current_mode
 
 BACKENDS = ("auto", "reference", "loop", "cuda")
 
@@ -93,7 +93,7 @@ def _choose(backend: str, gates: Tensor, weight: Tensor, training: bool) -> str:
     """The backend that will run: any but ``"auto"``."""
     if backend in ("reference", "loop"):
         return backend
-    if backend == "auto" and is_differentiated():
+    if backend == "auto" and current_mode() is Mode.DERIVATIVE:
         return "reference"
     if backend == "auto" and not gates.is_cuda:
         return "loop"

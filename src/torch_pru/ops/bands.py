@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_pru.ops.operators import is_transformed
+from torch_pru.ops.torch_private import is_transformed
 
 ALIGNMENT = 8
 """Rows of this many 16-bit values fill 16 bytes: products are several times faster on rows that do."""

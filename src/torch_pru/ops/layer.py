@@ -74,7 +74,7 @@ def transform(
     residual: bool = False,
 ) -> Tensor:
     """A transform of x (…, N), without a bias: (…, gates, M). With ``residual`` x is added to every gate."""
-    if is_unit_major(x) and spec.is_linear:
+    if is_unit_major(x) and spec.is_linear and (spec.levels > 1 or spec.groups == 1):
         # On a GPU one large product is quicker than several, the pooling and the concatenation.
         # Of grouped levels, too, at the paper's widths; at 4096 features the zeros cost a tenth.
         dense = [matrix.unsqueeze(0) for matrix in level_matrices(matrices, spec)]

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from torch_pru.ops import torch_private as private
 from torch_pru.ops.library import ONCE
-from torch_pru.ops.operators import OnceDifferentiable, are_plain, has_tangents, is_transformed
+from torch_pru.ops.operators import OnceDifferentiable, is_eager
 from torch_pru.ops.products import product_dtype
 
 FEW_UNITS = 128
@@ -34,14 +35,14 @@ class Weights(NamedTuple):
 
 def is_quicker(x: Tensor, hidden_size: int, groups: int, parameters: Iterable[Tensor]) -> bool:
     """Whether a unit of linear transforms over x (T, B, N) on a CPU is quicker as an LSTM than in a loop."""
-    if is_transformed() or has_tangents() or product_dtype(x) != torch.float32:
+    if not is_eager((x, *parameters)) or product_dtype(x) != torch.float32:
         return False
     steps, batch, _ = x.shape
     enough = steps >= (FEWEST_STEPS if hidden_size <= FEW_UNITS else FEWEST_STEPS_OF_MANY_UNITS)
     most_units = FEW_UNITS if torch.is_grad_enabled() else 2 * FEW_UNITS  # of several groups
     enough = enough and (groups == 1 or hidden_size <= most_units)
-    onednn = torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
-    return enough and batch > 0 and onednn and are_plain((x, *parameters))
+    onednn = torch.backends.mkldnn.is_available() and private.onednn_is_enabled()
+    return enough and batch > 0 and onednn
 
 
 def run(
@@ -63,10 +64,10 @@ def run(
     layers, dropout, both_directions, batch_first = 1, 0.0, False, False
     options = (bool(weights.biases), layers, dropout, torch.is_grad_enabled(), both_directions)
     if lengths is None:
-        y, h, c = torch._VF.lstm(x, states, parameters, *options, batch_first)
+        y, h, c = private.lstm(x, states, parameters, *options, batch_first)
     else:
         packed = pack_padded_sequence(x, lengths)
-        data, h, c = torch._VF.lstm(packed.data, packed.batch_sizes, states, parameters, *options)
+        data, h, c = private.lstm(packed.data, packed.batch_sizes, states, parameters, *options)
         y, _ = pad_packed_sequence(PackedSequence(data, packed.batch_sizes))
     return _turned(y, lengths) if reverse else y, h[0], c[0]
 

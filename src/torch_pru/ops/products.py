@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torch_pru.ops import torch_private as private
 from torch_pru.ops.gates import input_gates
-from torch_pru.ops.operators import has_tangents, is_differentiated, is_transformed
+from torch_pru.ops.torch_private import Mode, current_mode
 
 FEW_ROWS = 64
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
@@ -30,7 +31,7 @@ def gate_linear(x: Tensor, weight: Tensor, residual: bool = False) -> Tensor:
 
 def add_input(gates: Tensor, x: Tensor) -> Tensor:
     """gates (…, gates, M) plus x (…, M) for each gate, in the dtype of gates: autocast may have chosen it."""
-    if is_differentiated():  # ``torch.func.linearize`` knows nothing of tensors that are written again
+    if current_mode() is Mode.DERIVATIVE:  # ``torch.func.linearize`` does not support writing in place
         return (gates + x.unsqueeze(-2)).to(gates.dtype)
     gates += x.unsqueeze(-2)
     return gates
@@ -65,18 +66,18 @@ def _linear(x: Tensor, weight: Tensor) -> Tensor:
     four times as long as oneDNN for a handful of rows; oneDNN's product has no derivative of any kind.
     """
     if _onednn_is_better(x, weight):
-        return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+        return private.onednn_linear(x, weight, None, "none", [], "")
     return F.linear(x, weight)
 
 
 def _onednn_is_better(x: Tensor, weight: Tensor) -> bool:
-    if x.device.type != "cpu" or is_transformed() or has_tangents():
+    if x.device.type != "cpu" or current_mode() is not Mode.EAGER:
         return False  # under a transform no tensor says that it wants a derivative
     needs_gradient = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     return (
         0 < x.shape[:-1].numel() <= FEW_ROWS
         and product_dtype(x) == x.dtype == weight.dtype == torch.float32
         and not needs_gradient
-        and torch._C._get_mkldnn_enabled()
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and private.onednn_is_enabled()
+        and private.onednn_linear is not None
     )

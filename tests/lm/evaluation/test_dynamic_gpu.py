@@ -20,9 +20,10 @@ from torch_pru.lm.evaluation import (
     tune_dynamic,
 )
 from torch_pru.lm.evaluation.dynamic import DynamicEvaluation
-from torch_pru.lm.evaluation.update import FusedUpdate, PlainUpdate
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.precision import autocast
+from torch_pru.ops import reference
+from torch_pru.ops.cuda import updates
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda")
@@ -65,7 +66,7 @@ def test_one_graph_gives_the_scores_of_plain_segments(
         plain = [score_dynamic(on_gpu, text, statistics, settings).nll for settings in SETTINGS]
         no_graphs.undo()
         evaluation = DynamicEvaluation(on_gpu, text, statistics)
-        assert isinstance(evaluation.adaptation.update, FusedUpdate)
+        assert isinstance(evaluation.adaptation.update, updates.DynamicUpdate)
         for settings, expected in zip(SETTINGS, plain, strict=True):
             found = evaluation.score(settings)
             assert found.tokens == 302
@@ -189,7 +190,7 @@ def test_the_kernel_updates_as_the_rule_says() -> None:
     rms = [each.abs() for each in draw()]
     ours, theirs = ([each.clone() for each in weights] for _ in range(2))
     ours[2] = torch.cat([weights[2], weights[2]])[1401:]
-    for weights, kind in ((ours, FusedUpdate), (theirs, PlainUpdate)):
+    for weights, kind in ((ours, updates.dynamic_update), (theirs, reference.dynamic_update)):
         update = kind(weights, trained, rms)
         for rate, losses in ((0.1, 5), (0.2, 3)):
             update.prepare(rate, torch.tensor(4.0, device=DEVICE), 0.05)

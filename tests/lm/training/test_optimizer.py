@@ -11,8 +11,8 @@ from small import NO_DROPOUT, small_masks, small_model, step_along
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD, NonFiniteCheck
 from torch_pru.lm.training.step import TrainingStep
-from torch_pru.ops.cuda import update
-from torch_pru.ops.lookup import add_rows
+from torch_pru.ops import backends
+from torch_pru.ops.cuda import updates
 
 CPU = torch.device("cpu")
 
@@ -49,36 +49,40 @@ def test_a_one_level_layer_has_two_biases_with_one_gradient() -> None:
 
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (1.0, math.inf)])
 def test_the_watch_keeps_the_first_bad_step(loss: float, norm: float) -> None:
+    weight = torch.zeros(1)
+    optimizer = AveragedSGD([weight], clip=0.25)
     steps, first_bad = torch.tensor(6), torch.tensor(-1)
-    NonFiniteCheck(torch.tensor(1.0), steps, first_bad).update(torch.tensor(1.0))
+    weight.grad = torch.ones(1)
+    optimizer.step(check=NonFiniteCheck(torch.tensor(1.0), steps, first_bad))
     assert (steps.item(), first_bad.item()) == (7, -1)
+    weight.grad = torch.tensor([norm])
     for _ in range(2):
-        NonFiniteCheck(torch.tensor(loss), steps, first_bad).update(torch.tensor(norm))
+        optimizer.step(check=NonFiniteCheck(torch.tensor(loss), steps, first_bad))
     assert (steps.item(), first_bad.item()) == (9, 8)
 
 
 def test_rows_of_a_gradient() -> None:
     product, biases = torch.empty(33, 16), torch.empty(4, 700)
-    assert update._rows(torch.empty(3, 4, 5)) == (60, 60)
-    assert update._rows(product[:, :8]) == (8, 16)
-    assert update._rows(product[:, -1]) == (1, 16)
-    assert update._rows(biases[:, 523:].unsqueeze(0)) == (177, 700)
-    assert update._rows(torch.empty(6, 4, 5)[:, :2]) == (10, 20)
-    assert update._rows(torch.empty(3, 4, 6)[:, :, :5]) == (5, 6)
-    assert update._rows(torch.empty(()).expand(7)) == (1, 0)
-    assert update._rows(torch.empty(4, 5).t()) is None
-    assert update._rows(torch.empty(4, 6, 5)[:, :2, :3]) is None
+    assert updates._rows(torch.empty(3, 4, 5)) == (60, 60)
+    assert updates._rows(product[:, :8]) == (8, 16)
+    assert updates._rows(product[:, -1]) == (1, 16)
+    assert updates._rows(biases[:, 523:].unsqueeze(0)) == (177, 700)
+    assert updates._rows(torch.empty(6, 4, 5)[:, :2]) == (10, 20)
+    assert updates._rows(torch.empty(3, 4, 6)[:, :, :5]) == (5, 6)
+    assert updates._rows(torch.empty(()).expand(7)) == (1, 0)
+    assert updates._rows(torch.empty(4, 5).t()) is None
+    assert updates._rows(torch.empty(4, 6, 5)[:, :2, :3]) is None
 
 
 def test_the_words_of_the_list() -> None:
-    weights = [torch.zeros(update.CHUNK + 1), torch.zeros(0), torch.zeros(3, 4)]
-    gradients = [torch.zeros(update.CHUNK + 1), torch.zeros(0), torch.zeros(3, 9)[:, :4]]
-    words = update._entries(weights, gradients, None)
-    assert len(words) == 2 + 7 * update.ENTRIES
+    weights = [torch.zeros(updates.CHUNK + 1), torch.zeros(0), torch.zeros(3, 4)]
+    gradients = [torch.zeros(updates.CHUNK + 1), torch.zeros(0), torch.zeros(3, 9)[:, :4]]
+    words = updates._entries(weights, gradients, None)
+    assert len(words) == 2 + 7 * updates.ENTRIES
     assert 8 * (len(words) + 11) <= 4096  # what a kernel's argument may take
     assert words[:2] == [3, 3]
     assert [words[2 + 7 * index + 3 :][:4] for index in range(3)] == [
-        [update.CHUNK + 1, update.CHUNK + 1, update.CHUNK + 1, 0],
+        [updates.CHUNK + 1, updates.CHUNK + 1, updates.CHUNK + 1, 0],
         [0, 1, 1, 2],
         [12, 4, 9, 2],
     ]
@@ -89,7 +93,7 @@ def test_rows_are_added_wherever_their_token_is() -> None:
     expected = table.clone()
     for token, row in zip(tokens.tolist(), rows, strict=True):
         expected[token] += row
-    add_rows(table, tokens, rows)
+    backends.run("add_rows", table, tokens, rows)
     torch.testing.assert_close(table, expected)
 
 
@@ -104,7 +108,7 @@ def test_rows_are_added_in_their_order_whatever_the_threads() -> None:
     torch.set_num_threads(4)
     try:
         table = torch.zeros(7, 400)
-        add_rows(table, tokens, rows)
+        backends.run("add_rows", table, tokens, rows)
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(table, expected)

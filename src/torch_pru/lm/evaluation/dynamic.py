@@ -30,10 +30,10 @@ from torch import Tensor
 from torch_pru import PRU
 from torch_pru.errors import PRUError, check_not_negative, check_positive
 from torch_pru.lm.evaluation.static import Score, eval_mode, score_of, text_columns
-from torch_pru.lm.evaluation.update import make_update
 from torch_pru.lm.graphs import GraphedFunction, can_capture, on_device
 from torch_pru.lm.model import Hidden, LanguageModel, State, flat
 from torch_pru.lm.progress import ProgressCallback
+from torch_pru.ops import backends
 
 PROGRESS_INTERVAL = 200
 """Segments between two calls of ``progress`` on a GPU, where each call synchronizes."""
@@ -211,7 +211,7 @@ class Adaptation:
             raise PRUError("the gradient statistics belong to another model; compute them with this one")
         self.trained = [parameter.detach().clone() for parameter in self.parameters]
         self.mean_rms = mean_rms(model, statistics.rms)
-        self.update = make_update(self.parameters, self.trained, statistics.rms)
+        self.update = backends.run("dynamic_update", self.parameters, self.trained, statistics.rms)
 
     def prepare(self, settings: DynamicSettings) -> None:
         """Set the settings of the following updates."""

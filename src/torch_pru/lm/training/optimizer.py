@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError
-from torch_pru.ops.cuda import update
-from torch_pru.ops.cuda.launch import unserved
+from torch_pru.ops import backends
 
 
 class NonFiniteCheck(NamedTuple):
@@ -24,12 +23,6 @@ class NonFiniteCheck(NamedTuple):
     loss: Tensor  # 0-d, of this step
     step_count: Tensor  # 0-d, the number of steps before this one; incremented
     first_bad_step: Tensor  # 0-d, the first step whose loss or gradient was not finite, or -1
-
-    def update(self, grad_norm: Tensor) -> None:
-        """Count a step whose gradient has this norm."""
-        self.step_count.add_(1)
-        bad = ~(torch.isfinite(self.loss) & torch.isfinite(grad_norm)) & (self.first_bad_step < 0)
-        self.first_bad_step.copy_(torch.where(bad, self.step_count, self.first_bad_step))
 
 
 class AveragedSGD(torch.optim.Optimizer):
@@ -71,7 +64,8 @@ class AveragedSGD(torch.optim.Optimizer):
         self.average_weight = torch.zeros((), device=like.device, dtype=like.dtype)  # 1 / n
         self.averages: list[Tensor] | None = None
         self.averaged_steps = 0
-        self.fused = like.dtype == torch.float32 and all(map(_fits, self.params))
+        choice = backends.choose("sgd_update", self.params, self.params, None, **self._options())
+        self._update = choice.run
 
     def start_averaging(self) -> None:
         """Start a new average with the next step, which replaces the previous average if there is one."""
@@ -110,40 +104,19 @@ class AveragedSGD(torch.optim.Optimizer):
         Returns:
             0-d, the norm of the gradients before unscaling and clipping.
         """
-        group = self.param_groups[0]
-        gradients = self.gradients()
-        if self.fused:
-            return update.update(
-                self.params,
-                gradients,
-                self.averages,
-                rate=self.lr,
-                share=self.average_weight,
-                factor=grad_scale,
-                watch=check,
-                clip=group["clip"],
-                decay=group["weight_decay"],
-            )
-        norm = unscaled_norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        if grad_scale is not None:
-            overflow = ~torch.isfinite(norm)
-            unscaled_norm = norm.masked_fill(overflow, 0.0) / grad_scale
-            gradients = [gradient.masked_fill(overflow, 0.0) / grad_scale for gradient in gradients]
-        self._update(gradients, unscaled_norm, group["clip"], group["weight_decay"])
-        if check is not None:
-            check.update(unscaled_norm)
-        return norm
+        options = self._options(factor=grad_scale, watch=check)
+        return self._update(self.params, self.gradients(), self.averages, **options)
 
-    def _update(self, gradients: list[Tensor], norm: Tensor, clip: float, weight_decay: float) -> None:
-        # Not in place: the two biases of a gate share one gradient tensor, which must be scaled once.
-        change = torch._foreach_mul(gradients, (clip / (norm + 1e-6)).clamp(max=1.0))
-        torch._foreach_add_(change, self.params, alpha=weight_decay)
-        torch._foreach_mul_(change, self.lr)
-        torch._foreach_sub_(self.params, change)
-        if self.averages is not None:
-            change = torch._foreach_sub(self.params, self.averages)
-            torch._foreach_mul_(change, self.average_weight)
-            torch._foreach_add_(self.averages, change)
+    def _options(self, factor: Tensor | None = None, watch: NonFiniteCheck | None = None) -> dict[str, Any]:
+        group = self.param_groups[0]
+        return {
+            "rate": self.lr,
+            "share": self.average_weight,
+            "factor": factor,
+            "watch": watch,
+            "clip": group["clip"],
+            "decay": group["weight_decay"],
+        }
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
@@ -199,9 +172,3 @@ class AveragedSGD(torch.optim.Optimizer):
         """Names of the parameters; without names, their numbers."""
         numbers = [str(number) for number in range(len(self.params))]
         return self.param_groups[0].get("param_names", numbers)
-
-
-def _fits(weight: Tensor) -> bool:
-    """Whether the fused update supports a weight of this size, layout and device."""
-    fits = weight.is_cuda and weight.is_contiguous() and weight.numel() <= update.LARGEST
-    return fits and unserved(weight.device.index) is None

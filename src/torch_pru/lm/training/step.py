@@ -13,7 +13,7 @@ from torch_pru.lm.precision import LossScale, autocast
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD, NonFiniteCheck
 from torch_pru.lm.training.penalties import penalties
-from torch_pru.ops.lookup import add_rows
+from torch_pru.ops import backends
 
 
 class TrainingStep:
@@ -89,7 +89,7 @@ class TrainingStep:
         for parameter, gradient in zip(self.optimizer.params, gradients, strict=True):
             parameter.grad = gradient
             if parameter is self.model.embedding.weight:
-                add_rows(gradient, tokens.flatten(), rows.flatten(0, 1))
+                backends.run("add_rows", gradient, tokens.flatten(), rows.flatten(0, 1))
 
 
 class GraphedStep:

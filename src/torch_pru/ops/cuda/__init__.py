@@ -1,14 +1,21 @@
-"""The recurrence as fused CUDA kernels, compiled at first use.
+"""Fused CUDA kernels, compiled at first use.
 
 Importing this needs neither a GPU nor cuda-bindings.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from torch_pru.ops import dropping
+
+from .decoder import add_rows, add_rows_reason, cross_entropy, cross_entropy_reason
 from .launch import device_of, share, unserved
+from .passes import drop_kernel, drop_reason, penalties, penalties_reason
 from .plan import choose, choose_once
 from .recurrence import (
     backward,
@@ -18,17 +25,45 @@ from .recurrence import (
     state_gradients_like,
     weight_gradient_like,
 )
+from .updates import dynamic_update, sgd_update, update_reason
 
 __all__ = [
+    "add_rows",
     "backward",
     "covers",
+    "cross_entropy",
+    "drop",
+    "drop_kernel",
+    "dynamic_update",
     "forward",
     "gradients_like",
+    "penalties",
     "saved_like",
+    "sgd_update",
     "share",
     "state_gradients_like",
+    "unsupported_reason",
     "weight_gradient_like",
 ]
+
+_REASONS: dict[str, Callable[..., str | None]] = {
+    "drop": drop_reason,
+    "add_rows": add_rows_reason,
+    "cross_entropy": cross_entropy_reason,
+    "penalties": penalties_reason,
+    "sgd_update": update_reason,
+    "dynamic_update": update_reason,
+}
+
+
+def unsupported_reason(piece: str, *arguments: Any, **options: Any) -> str | None:
+    """Why the kernels cannot run a piece with these arguments, or None."""
+    return _REASONS[piece](*arguments, **options)
+
+
+def drop(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype, *, eager: bool) -> Tensor:
+    """As :func:`torch_pru.ops.reference.drop`."""
+    return dropping.operator(values, mask, keep, dtype, "cuda", eager=eager)
 
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

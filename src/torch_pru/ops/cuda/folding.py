@@ -13,8 +13,6 @@ from torch_pru.ops.bands import Band, aligned, pooling_levels
 from .launch import at_multiple, launch_on, pass_over, unserved
 from .plan import Launch
 
-THREADS = 512
-BLOCKS_PER_MULTIPROCESSOR = 3  # as many as fit at once
 GATES = 4  # of the kernels for a residual
 LARGEST = 2**31  # what 32 bits index
 
@@ -99,5 +97,4 @@ def _launch_residual(kernel: str, values: Tensor, gates: Tensor) -> None:
 
 def _launch(kernel: str, constants: tuple[tuple[str, int], ...], operand: Tensor) -> Launch:
     constants = (*constants, ("BF16", int(operand.dtype == torch.bfloat16)))
-    many = BLOCKS_PER_MULTIPROCESSOR
-    return pass_over(kernel, constants, operand.device, threads=THREADS, per_multiprocessor=many)
+    return pass_over(kernel, constants, operand.device)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from torch_pru.ops.torch_private import current_stream
+
 from . import compile as compiler
 from .plan import OLDEST, Device, Launch
 
@@ -172,18 +174,24 @@ def launch_on(
 def _launch_here(launch: Launch, index: int, words: list[int]) -> None:
     """On the current device, which is the one of this index."""
     _make_context_current(index)
-    kernel(launch, index)(torch._C._cuda_getCurrentRawStream(index), words)
+    kernel(launch, index)(current_stream(index), words)
 
 
-def pass_over(
-    kernel: str,
-    constants: tuple[tuple[str, int], ...],
-    device: torch.device,
-    *,
-    threads: int,
-    per_multiprocessor: int,
-) -> Launch:
+PASS = (512, 4)
+PASSES = {
+    "fold": (512, 3),
+    "unfold": (512, 3),
+    "spread": (512, 3),
+    "collect": (512, 3),
+    "gradient_squares": (256, 8),
+    "sgd": (256, 4),
+}
+"""Threads of a block, and blocks per multiprocessor, of kernels that pass over memory once; else ``PASS``."""
+
+
+def pass_over(kernel: str, constants: tuple[tuple[str, int], ...], device: torch.device) -> Launch:
     """A launch of as many blocks as fill the device; each walks over its share of the data."""
+    threads, per_multiprocessor = PASSES.get(kernel, PASS)
     blocks = per_multiprocessor * device_of(device.index).multiprocessors
     return _pass_over(kernel, constants, blocks, threads)
 

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+
+from torch_pru.ops.operators import OnceDifferentiable
 
 from .launch import bits, launch_on, pass_over, unserved
 from .plan import Launch, operand_dtype, round_up
 
-THREADS = 512
-BLOCKS_PER_MULTIPROCESSOR = 4
 LARGEST = 2**31  # elements: the kernels count in 32 bits
 
 
-def covers(values: Tensor, other: torch.dtype) -> bool:
-    """Whether :func:`drop` and the penalties take these dtypes, that size, and the GPU that it is on."""
+def _reason(values: Tensor, other: torch.dtype) -> str | None:
+    """Why :func:`drop_kernel` and the penalties cannot take these values, together with another dtype."""
     kinds = {values.dtype, other}
-    return (
-        values.is_cuda
-        and values.numel() < LARGEST
-        and (kinds <= {torch.float32, torch.float16} or kinds <= {torch.float32, torch.bfloat16})
-        and unserved(values.device.index) is None
-    )
+    if not (kinds <= {torch.float32, torch.float16} or kinds <= {torch.float32, torch.bfloat16}):
+        return f"{values.dtype} with {other}: the kernels take float32 with one of float16 and bfloat16"
+    if values.numel() >= LARGEST:
+        return f"{values.numel()} elements: the kernels count in 32 bits"
+    return unserved(values.device.index)
 
 
-def drop(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype) -> Tensor:
-    """See :func:`torch_pru.ops.dropping.drop`."""
+def drop_reason(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype, *, eager: bool) -> str | None:
+    return _reason(values, dtype)
+
+
+def drop_kernel(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype) -> Tensor:
+    """As :func:`torch_pru.ops.reference.drop`."""
     out = torch.empty(values.shape, dtype=dtype, device=values.device)
     if out.numel() == 0:
         return out
@@ -50,7 +55,7 @@ def drop(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype) -> Tenso
         ("VEC", _width((values, mask, out), columns, pitch, *strides)),
     )
     numbers = (rows, columns, pitch, *strides, bits(keep))
-    launch_on(_launch("drop", constants, values.device), values.device, (values, mask, out), numbers)
+    launch_on(pass_over("drop", constants, values.device), values.device, (values, mask, out), numbers)
     return out
 
 
@@ -65,12 +70,42 @@ def _lies_as_a_weight_gradient(values: Tensor) -> bool:
     )
 
 
-def penalties(dropped: Tensor | None, raw: Tensor | None, activation: float, temporal: float) -> Tensor:
-    """activation · mean(dropped²) + temporal · mean((raw[1:] - raw[:-1])²), 0-d, float32.
+def penalties_reason(
+    dropped: Tensor | None, raw: Tensor | None, activation: float, temporal: float
+) -> str | None:
+    like = raw if dropped is None else dropped
+    assert like is not None
+    if raw is not None and raw.dtype != like.dtype:
+        return f"outputs of {like.dtype} and {raw.dtype}: the kernel takes one dtype"
+    return _reason(like, like.dtype)
 
-    Args:
-        dropped, raw: (T, B, E), contiguous, T at least 2; None leaves out a term.
-    """
+
+def penalties(dropped: Tensor | None, raw: Tensor | None, activation: float, temporal: float) -> Tensor:
+    """As :func:`torch_pru.ops.reference.penalties`, each way in one pass; sums are in float32."""
+    return _Penalties.apply(dropped, raw, activation, temporal)
+
+
+class _Penalties(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, dropped: Tensor | None, raw: Tensor | None, activation: float, temporal: float
+    ) -> Tensor:
+        dropped, raw = (None if output is None else output.contiguous() for output in (dropped, raw))
+        ctx.save_for_backward(dropped, raw)
+        ctx.rates = activation, temporal
+        return penalties_forward(dropped, raw, activation, temporal)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        reason = "the fused penalties is not possible; compute them in PyTorch"
+        arguments = (*grads, *ctx.saved_tensors, *ctx.rates)
+        return *OnceDifferentiable.apply(penalties_backward, reason, *arguments), None, None
+
+
+def penalties_forward(
+    dropped: Tensor | None, raw: Tensor | None, activation: float, temporal: float
+) -> Tensor:
+    """The sum of both terms, 0-d, float32; ``dropped`` and ``raw`` are contiguous."""
     like = raw if dropped is None else dropped
     assert like is not None
     launch, numbers = _penalties_launch("penalties", dropped, raw, activation, temporal)
@@ -101,7 +136,7 @@ def _penalties_launch(
         ("VEC", _width(tensors, step)),
     )
     means = (activation / count, temporal / (count - step))
-    return _launch(kernel, constants, like.device), (count, step, *map(bits, means))
+    return pass_over(kernel, constants, like.device), (count, step, *map(bits, means))
 
 
 def backward_tail(
@@ -134,7 +169,7 @@ def backward_tail(
     )
     numbers = (steps, batch, groups, reverse, bias_parts.shape[0])
     tensors = (out, h0, lengths, bias_parts, before, dbias)
-    launch_on(_launch("backward_tail", constants, out.device), out.device, tensors, numbers)
+    launch_on(pass_over("backward_tail", constants, out.device), out.device, tensors, numbers)
     return before, dbias
 
 
@@ -144,7 +179,7 @@ def gradient_scale(grads: Sequence[Tensor | None], device: torch.device) -> Tens
     Returns:
         (blocks,) int32 whose maximum is the largest magnitude, as bits.
     """
-    launch = _launch("gradient_scale", (), device)
+    launch = pass_over("gradient_scale", (), device)
     largest = torch.empty(launch.blocks[0], dtype=torch.int32, device=device)
     counts = (0 if grad is None else grad.numel() for grad in grads)
     launch_on(launch, device, (*grads, largest), counts)
@@ -154,7 +189,3 @@ def gradient_scale(grads: Sequence[Tensor | None], device: torch.device) -> Tens
 def _width(tensors: tuple[Tensor, ...] | list[Tensor], *strides: int) -> int:
     """How many elements move at once, up to 8: what divides every stride and where each tensor begins."""
     return math.gcd(8, *strides, *(tensor.data_ptr() // tensor.element_size() for tensor in tensors))
-
-
-def _launch(kernel: str, constants: tuple[tuple[str, int], ...], device: torch.device) -> Launch:
-    return pass_over(kernel, constants, device, threads=THREADS, per_multiprocessor=BLOCKS_PER_MULTIPROCESSOR)
