@@ -11,13 +11,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from torch_pru.errors import PRUError, check_choice, check_dtype, check_flag, check_pair, check_tensor
+from torch_pru.errors import (
+    PRUError,
+    check_choice,
+    check_dtype,
+    check_flag,
+    check_pair,
+    check_positive,
+    check_tensor,
+)
 from torch_pru.initialize import SCHEMES, initialize
 from torch_pru.migrate import migrate_layer
 from torch_pru.ops import BACKENDS
 from torch_pru.ops.layer import layer
 from torch_pru.ops.spec import LayerSpec, LayerWeights, TransformSpec
-from torch_pru.options import UnitOptions
+from torch_pru.options import UnitOptions, unit_specs
 from torch_pru.parameters import gather, parameter_names, register_parameters
 from torch_pru.pooling import DEFAULT_WINDOW, pyramid
 
@@ -111,8 +119,8 @@ class PRUCell(nn.Module):
         hidden_size: int,
         bias: bool = True,
         *,
-        levels: int = 2,
-        groups: int = 4,
+        levels: int | str = "auto",
+        groups: int | str = "auto",
         input_groups: int = 1,
         pooling: str = "average",
         level_split: str = "halving",
@@ -141,10 +149,11 @@ class PRUCell(nn.Module):
         check_choice("init", init, SCHEMES)
         check_choice("backend", backend, BACKENDS)
         check_dtype(dtype)
-        self.spec = options.spec(input_size, hidden_size)
-        self.input_size, self.hidden_size = input_size, hidden_size
+        self.input_size = check_positive("input_size", input_size)
+        self.hidden_size = check_positive("hidden_size", hidden_size)
+        [resolved], [self.spec] = unit_specs(options, [(self.input_size, self.hidden_size)])
         self.init, self.backend = init, backend
-        self.levels, self.groups, self.input_groups = levels, groups, input_groups
+        self.levels, self.groups, self.input_groups = resolved.levels, resolved.groups, resolved.input_groups
         self.pooling, self.level_split, self.pool_window = pooling, level_split, pool_window
         self.input_transform, self.context_transform = input_transform, context_transform
         self.residual = residual
@@ -181,7 +190,8 @@ class PRUCell(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def extra_repr(self) -> str:
-        return f"{self.input_size}, {self.hidden_size}, residual={self.spec.residual}"
+        sizes = f"{self.input_size}, {self.hidden_size}"
+        return f"{sizes}, levels={self.levels}, groups={self.groups}, residual={self.spec.residual}"
 
 
 def check_states(hx: object, shape: tuple[int, ...], names: tuple[str, str], like: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import operator
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,10 @@ class PRUError(ValueError, RuntimeError):
     """
 
 
+class PRUTypeError(PRUError, TypeError):
+    """A :class:`PRUError` where PyTorch raises a ``TypeError``: an argument has the wrong type."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` with the known name nearest to ``name``, or an empty string."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
@@ -46,24 +51,45 @@ def check_choice(argument: str, value: object, choices: Iterable[str]) -> None:
 LARGEST_SIZE = 2**63 - 1  # of a PyTorch dimension
 
 
-def check_positive(argument: str, value: object) -> None:
-    """Raise unless ``value`` is an integer from 1 to the largest size that PyTorch can express."""
-    if isinstance(value, int) and abs(value) > LARGEST_SIZE:  # may have too many digits to be shown
+def check_positive(argument: str, value: object) -> int:
+    """``value`` as an ``int``; raise unless it is an integer from 1 to the largest size PyTorch can express.
+
+    The integers of NumPy are accepted, too.
+    """
+    number = as_integer(value)
+    if number is None:
+        raise PRUTypeError(f"{argument}={value!r} must be an integer of at least 1")
+    if abs(number) > LARGEST_SIZE:  # may have too many digits to be shown
         raise PRUError(f"{argument} is out of range; use an integer from 1 to 2**63 - 1")
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise PRUError(f"{argument}={value!r} must be a whole number of at least 1")
+    if number < 1:
+        raise PRUError(f"{argument}={value!r} must be an integer of at least 1")
+    return number
+
+
+def as_integer(value: object) -> int | None:
+    """``value`` as an ``int`` if it is an integer of Python or NumPy, else None; a bool is not an integer."""
+    if isinstance(value, bool | Tensor) or type(value).__name__ in ("bool", "bool_"):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def check_flag(argument: str, value: object) -> bool:
     """``value`` as a bool; raise unless it is True, False, 1, 0 or NumPy's version of one of them."""
-    if (isinstance(value, int) or type(value).__module__ == "numpy") and value in (0, 1):
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
         return bool(value)
-    raise PRUError(f"{argument}={value!r} must be True or False")
+    if as_integer(value) in (0, 1):
+        return bool(value)
+    raise PRUTypeError(f"{argument}={value!r} must be True or False")
 
 
 def check_dtype(dtype: object) -> None:
     """Refuse a dtype for weights unless it is one of real floating-point numbers, or None for the default."""
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise PRUTypeError(f"dtype={dtype!r} must be a dtype, such as torch.float32")
+    if dtype is not None and not dtype.is_floating_point:
         raise PRUError(f"dtype={dtype!r} must be a real floating-point dtype, such as torch.float32")
 
 
@@ -84,7 +110,7 @@ def check_probability(argument: str, value: object, *, one_allowed: bool = False
 def check_tensor(argument: str, value: object, like: Tensor) -> None:
     """Refuse what is no tensor, or lacks the device or the dtype of ``like``; autocast takes any float."""
     if not isinstance(value, Tensor):
-        raise PRUError(f"{argument} is a {type(value).__name__}; expected a Tensor")
+        raise PRUTypeError(f"{argument} is a {type(value).__name__}; expected a Tensor")
     if value.device != like.device:
         raise PRUError(f"{argument} is on {value.device} and the weights on {like.device}; move one of them")
     autocast = not value.is_meta and torch.is_autocast_enabled(value.device.type)
@@ -112,4 +138,4 @@ def renaming_arguments(**names: str) -> Iterator[None]:
         text = str(error)
         for theirs, ours in names.items():
             text = re.sub(rf"\b{theirs}=", f"{ours}=", text)
-        raise PRUError(text) from None
+        raise type(error)(text) from None

@@ -6,7 +6,7 @@ import inspect
 import itertools
 import warnings
 from collections.abc import Sequence
-from typing import overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,12 @@ from torch_pru.errors import (
 from torch_pru.initialize import SCHEMES, initialize
 from torch_pru.migrate import migrate_layer
 from torch_pru.ops import BACKENDS, backends
+from torch_pru.ops.dense import lstm_matrices
 from torch_pru.ops.dropping import draw_mask
 from torch_pru.ops.layer import layer as run_layer
 from torch_pru.ops.products import product_dtype
-from torch_pru.ops.spec import LayerSpec, LayerWeights
-from torch_pru.options import UnitOptions
+from torch_pru.ops.spec import LayerWeights
+from torch_pru.options import UnitOptions, unit_specs
 from torch_pru.parameters import ParameterNames, gather, parameter_names, register_parameters
 from torch_pru.pooling import DEFAULT_WINDOW
 
@@ -48,23 +49,27 @@ class PRU(nn.Module):
         batch_first: whether input and output are (B, T, …) instead of (T, B, …).
         dropout: rate of the dropout on the output of every layer but the last.
         bidirectional: whether each layer also runs backwards; its output is then 2·M wide.
-        levels: K, levels of pyramidal transforms; like the other settings of a transform, it says nothing
-            to a layer that has no such transform.
-        groups: g, groups of grouped transforms.
+        levels: K, levels of pyramidal transforms. ``"auto"``: two in layers whose input has an even number
+            of features, 16 or more; else one.
+        groups: g, groups of grouped transforms. ``"auto"``: four, two or one, the most that divide M and
+            leave 32 units each. With one level and one group a layer is an LSTM.
         input_groups: groups of the input's level matrices. With ``input_transform="grouped"`` it is
             the number of groups of the input, where 1 means as many as ``groups``.
         pooling: ``"average"``, ``"max"``, ``"skip"`` or ``"convolution"``.
         level_split: ``"halving"`` or ``"equal"``: how the levels share the M outputs.
         pool_window: odd window of the pooling, or one for each level below the first.
         residual: add a layer's input to its gates. ``"auto"``: in layers with a pyramidal input
-            transform whose input has M features; ``True``: demanded of every layer; ``False``: never.
+            transform whose input has M features; ``True``: in every layer; ``False``: in none.
         input_transform, context_transform: ``"linear"``, ``"grouped"`` or ``"pyramidal"``.
         init: ``"authors"``, ``"orthogonal"`` or ``"lstm"``, see :mod:`torch_pru.initialize`.
         weight_drop: DropConnect on the context weights: in training, each is zero with this
             probability, drawn once for a forward pass and the rest scaled up.
         backend: ``"auto"``, ``"reference"``, ``"loop"`` or ``"cuda"``, see :mod:`torch_pru.ops`.
         device, dtype: of the parameters.
-        proj_size: of ``nn.LSTM``, refused: anything but 0 is an error.
+        proj_size: of ``nn.LSTM``; only 0 is accepted.
+
+    Raises:
+        PRUError: if an option does not fit the sizes, or has no effect.
 
     Shape (as ``nn.LSTM``; directions is 1 or 2):
         * input: (T, B, N), (B, T, N) with ``batch_first``, (T, N), or a ``PackedSequence``.
@@ -75,6 +80,8 @@ class PRU(nn.Module):
     Attributes:
         weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, …: the parameters, named and laid out as those of
             ``nn.LSTM``; see :mod:`torch_pru.parameters` for several levels and groups.
+        levels, groups: the integers that ``"auto"`` was resolved to; a tuple with those of each layer where
+            they differ. The other options are attributes, too.
         specs: the structure of each layer and direction, in the order of h_n.
         generator: the ``torch.Generator`` of the weight-drop masks; None, the default, is PyTorch's.
             ``torch.utils.checkpoint`` restores PyTorch's alone: with another a pass that it runs again has
@@ -88,6 +95,7 @@ class PRU(nn.Module):
     """
 
     generator: torch.Generator | None = None
+    mode = "LSTM"  # for code that reads it of ``nn.LSTM``: the state is a pair (h, c)
 
     def __init__(
         self,
@@ -99,8 +107,8 @@ class PRU(nn.Module):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
-        levels: int = 2,
-        groups: int = 4,
+        levels: int | str = "auto",
+        groups: int | str = "auto",
         input_groups: int = 1,
         pooling: str = "average",
         level_split: str = "halving",
@@ -118,27 +126,43 @@ class PRU(nn.Module):
         super().__init__()
         if proj_size != 0:
             raise PRUError(f"proj_size={proj_size!r} is not offered by PRU; use 0 and a narrower hidden_size")
-        check_positive("num_layers", num_layers)
+        self.input_size = check_positive("input_size", input_size)
+        self.hidden_size = check_positive("hidden_size", hidden_size)
+        self.num_layers = check_positive("num_layers", num_layers)
         check_probability("dropout", dropout, one_allowed=True)
         check_probability("weight_drop", weight_drop)
         check_choice("init", init, SCHEMES)
         check_choice("backend", backend, BACKENDS)
         check_dtype(dtype)
-        if dropout > 0 and num_layers == 1:
+        if dropout > 0 and self.num_layers == 1:
             warnings.warn(
                 "dropout acts on the output of every layer but the last, "
                 f"so dropout={dropout} has no effect with num_layers=1",
                 stacklevel=2,
             )
-        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first = check_flag("bias", bias), check_flag("batch_first", batch_first)
         self.dropout, self.bidirectional = float(dropout), check_flag("bidirectional", bidirectional)
         self.weight_drop, self.proj_size = float(weight_drop), proj_size
-        self.levels, self.groups, self.input_groups = levels, groups, input_groups
         self.pooling, self.level_split, self.pool_window = pooling, level_split, pool_window
         self.residual, self.init, self.backend = residual, init, backend
         self.input_transform, self.context_transform = input_transform, context_transform
-        self.specs = tuple(self._spec(layer) for layer in range(num_layers) for _ in range(self.directions))
+        options = UnitOptions(
+            levels,
+            groups,
+            input_groups,
+            pooling,
+            level_split,
+            pool_window,
+            residual,
+            input_transform,
+            context_transform,
+        )
+        above = [(self.directions * self.hidden_size, self.hidden_size)] * (self.num_layers - 1)
+        resolved, specs = unit_specs(options, [(self.input_size, self.hidden_size), *above])
+        self.input_groups = resolved[0].input_groups
+        self.levels = _one_or_all([layer.levels for layer in resolved])
+        self.groups = _one_or_all([layer.groups for layer in resolved])
+        self.specs = tuple(spec for spec in specs for _ in range(self.directions))
         self._names = self._parameter_names()
         for spec, names in zip(self.specs, self._names, strict=True):
             register_parameters(self, spec, names, device, dtype)
@@ -148,26 +172,6 @@ class PRU(nn.Module):
     def directions(self) -> int:
         """2 if the layers also run backwards, else 1."""
         return 2 if self.bidirectional else 1
-
-    def _spec(self, layer: int) -> LayerSpec:
-        options = UnitOptions(
-            self.levels,
-            self.groups,
-            self.input_groups,
-            self.pooling,
-            self.level_split,
-            self.pool_window,
-            self.residual,
-            self.input_transform,
-            self.context_transform,
-        )
-        try:
-            features = self.input_size if layer == 0 else self.directions * self.hidden_size
-            return options.spec(features, self.hidden_size)
-        except PRUError as error:
-            if layer == 0:
-                raise
-            raise PRUError(f"layer {layer}, which reads layer {layer - 1}: {error}") from None
 
     def _parameter_names(self) -> tuple[ParameterNames, ...]:
         suffixes = ("", "_reverse")
@@ -223,6 +227,49 @@ class PRU(nn.Module):
             pru.get_parameter(name).requires_grad_(parameter.requires_grad)
         return pru.train(lstm.training)
 
+    @torch.no_grad()
+    def to_lstm(self) -> nn.LSTM:
+        """The ``nn.LSTM`` that computes the same, with copies of the weights; see :meth:`from_lstm`.
+
+        It runs wherever an ``nn.LSTM`` runs: TorchScript, dynamic quantization, cuDNN, mobile converters. Its
+        matrices are dense, so that it has more parameters. ``weight_drop`` is not carried over.
+
+        Raises:
+            PRUError: if a transform is not linear (``pooling`` is ``"max"`` or ``"convolution"``).
+
+        Example:
+            >>> pru, x = PRU(40, 60, num_layers=2, levels=2, groups=4), torch.randn(7, 3, 40)
+            >>> torch.allclose(pru.to_lstm()(x)[0], pru(x)[0], atol=1e-6)
+            True
+        """
+        if not all(spec.is_linear for spec in self.specs):
+            raise PRUError(
+                f"pooling={self.pooling!r} is not linear, so no nn.LSTM computes the same; only a PRU with "
+                f"pooling 'average' or 'skip' can be converted"
+            )
+        like = self.weights(0).context[0]
+        lstm = nn.LSTM(
+            self.input_size,
+            self.hidden_size,
+            self.num_layers,
+            self.bias,
+            self.batch_first,
+            self.dropout if self.num_layers > 1 else 0.0,
+            self.bidirectional,
+            device="meta",  # no weights to draw
+            dtype=like.dtype,
+        ).to_empty(device=like.device)
+        wide = torch.promote_types(like.dtype, torch.float32)
+        for index, (spec, names) in enumerate(zip(self.specs, self._names, strict=True)):
+            weights = self.weights(index)
+            input = tuple(matrix.to(wide) for matrix in weights.input)
+            context = tuple(matrix.to(wide) for matrix in weights.context)
+            dense = lstm_matrices(LayerWeights(input, context), spec)
+            biases = [getattr(self, name) for name in names.biases]
+            for parameter, value in zip(lstm.all_weights[index], (*dense, *biases), strict=True):
+                parameter.copy_(value)
+        return lstm.train(self.training)
+
     def _load_from_state_dict(self, state_dict, prefix, *others) -> None:
         migrate_layer(state_dict, prefix, self.directions)
         if f"{prefix}weight_ih_l0" in state_dict and "weight_ih_l0" not in self._names[0].input:
@@ -238,6 +285,23 @@ class PRU(nn.Module):
         for spec, names in zip(self.specs, self._names, strict=True):
             initialize(self, spec, names, self.init)
 
+    @property
+    def qconfig(self) -> None:
+        """Always None: ``torch.ao.quantization`` sets it, but cannot quantize a PRU."""
+        return None
+
+    @qconfig.setter
+    def qconfig(self, value: object) -> None:
+        warnings.warn(
+            "torch.ao.quantization skips a PRU; replace it by the nn.LSTM that PRU.to_lstm() returns before "
+            "quantizing the model",
+            stacklevel=2,
+        )
+
+    @qconfig.deleter
+    def qconfig(self) -> None:
+        pass
+
     def flatten_parameters(self) -> None:
         """Does nothing: the weights need no packing. Here because ``nn.LSTM`` has it."""
 
@@ -250,6 +314,10 @@ class PRU(nn.Module):
     def forward(
         self, input: Tensor | PackedSequence, hx: States | None = None
     ) -> tuple[Tensor | PackedSequence, States]:
+        if isinstance(input, torch.fx.Proxy):  # a leaf of symbolic traces, as nn.LSTM is
+            tracer = input.tracer
+            path = tracer.path_of_module(self)
+            return tracer.create_proxy("call_module", path, (input, hx), {})
         weights = [self.weights(index) for index in range(len(self.specs))]
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx, weights)
@@ -359,6 +427,11 @@ class PRU(nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"  # one line, as nn.LSTM
+
+
+def _one_or_all(values: list[Any]) -> Any:
+    """The value that all layers share, or a tuple with each layer's."""
+    return values[0] if len(set(values)) == 1 else tuple(values)
 
 
 def _check_packed(packed: PackedSequence) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch_pru.errors import PRUError, check_choice, check_positive, renaming_arguments
 from torch_pru.ops.spec import LayerSpec, TransformSpec
@@ -16,8 +16,8 @@ LEVEL_SPLITS = ("halving", "equal")
 class UnitOptions(NamedTuple):
     """The options that determine the structure of a unit; see :class:`torch_pru.PRU`."""
 
-    levels: int = 2
-    groups: int = 4
+    levels: int | str = "auto"
+    groups: int | str = "auto"
     input_groups: int = 1
     pooling: str = "average"
     level_split: str = "halving"
@@ -26,34 +26,74 @@ class UnitOptions(NamedTuple):
     input_transform: str = "pyramidal"
     context_transform: str = "grouped"
 
-    def check(self) -> None:
-        """Raise where an option is invalid whatever the sizes are."""
-        for name in ("levels", "groups", "input_groups"):
-            check_positive(name, getattr(self, name))
+    def checked(self) -> UnitOptions:
+        """The same with integers of Python; raises where an option is invalid whatever the sizes are."""
+        numbers: dict[str, Any] = {"input_groups": check_positive("input_groups", self.input_groups)}
+        for name in ("levels", "groups"):
+            value = getattr(self, name)
+            if not (isinstance(value, str) and value == "auto"):
+                numbers[name] = check_positive(name, value)
         check_choice("pooling", self.pooling, POOLINGS)
         check_choice("level_split", self.level_split, LEVEL_SPLITS)
         check_choice("input_transform", self.input_transform, TRANSFORMS)
         check_choice("context_transform", self.context_transform, TRANSFORMS)
         if self.input_transform == "linear" and self.input_groups != 1:
             raise PRUError(f"input_groups={self.input_groups} needs input_transform='grouped' or 'pyramidal'")
+        return self._replace(**numbers)
+
+    def resolve(self, input_size: int, hidden_size: int) -> UnitOptions:
+        """The same options with integers in the place of ``"auto"``, for a layer of these sizes."""
+        levels = self._auto_levels(input_size, hidden_size) if self.levels == "auto" else self.levels
+        groups = self._auto_groups(input_size, hidden_size) if self.groups == "auto" else self.groups
+        return self._replace(levels=levels, groups=groups)
+
+    def _auto_levels(self, input_size: int, hidden_size: int) -> int:
+        """Two where every pyramid has an even number of features, 16 or more; else one."""
+        kinds = zip((self.input_transform, self.context_transform), (input_size, hidden_size), strict=True)
+        features = [size for kind, size in kinds if kind == "pyramidal"]
+        divisible = hidden_size % 2 == 0 or self.level_split != "equal"
+        fits = hidden_size >= 4 * self.input_groups and divisible
+        return 2 if features and fits and all(n >= 16 and n % 2 == 0 for n in features) else 1
+
+    def _auto_groups(self, input_size: int, hidden_size: int) -> int:
+        """Four, two or one: the most that divide the sizes and leave 32 units each."""
+        sizes = {hidden_size} if "grouped" in (self.input_transform, self.context_transform) else set()
+        if self.input_transform == "grouped" and self.input_groups == 1:
+            sizes.add(input_size)
+        if not sizes:
+            return 1
+        fitting = [g for g in (4, 2, 1) if all(size % g == 0 for size in sizes) and hidden_size // g >= 32]
+        return fitting[0] if fitting else 1
+
+    def check_used(self, levels: Sequence[int]) -> None:
+        """Raise where an option has no effect; ``levels`` are those of all layers."""
+        kinds = (self.input_transform, self.context_transform)
+        if "pyramidal" not in kinds and self.levels not in ("auto", 1):
+            raise PRUError(f"levels={self.levels} has no effect without a pyramidal transform; leave it out")
+        if "grouped" not in kinds and self.groups not in ("auto", 1):
+            raise PRUError(f"groups={self.groups} has no effect without a grouped transform; leave it out")
+        defaults = UnitOptions()
+        for name in ("pooling", "level_split", "pool_window"):
+            value = getattr(self, name)
+            if value != getattr(defaults, name) and max(levels) == 1:
+                raise PRUError(f"{name}={value!r} has no effect with one level; leave it out, or set levels")
 
     def spec(self, input_size: int, hidden_size: int) -> LayerSpec:
-        """The structure of a layer that reads N features and has M units."""
-        check_positive("input_size", input_size)
-        check_positive("hidden_size", hidden_size)
-        self.check()
+        """The structure of a layer that reads N features and has M units; ``"auto"`` is resolved before."""
         if self.input_transform == "grouped" and self.input_groups == 1:
-            groups, named = self.groups, "groups"
+            input_groups, named = self.groups, "groups"
         else:
-            groups, named = self.input_groups, "input_groups"
+            input_groups, named = self.input_groups, "input_groups"
         with renaming_arguments(in_features="input_size", out_features="hidden_size", groups=named):
-            input = self._transform(self.input_transform, input_size, hidden_size, groups)
+            input = self._transform(self.input_transform, input_size, hidden_size, input_groups)
         groups = 1 if self.context_transform == "pyramidal" else self.groups
         with renaming_arguments(in_features="hidden_size", out_features="hidden_size"):
             context = self._transform(self.context_transform, hidden_size, hidden_size, groups)
         return LayerSpec(input, context, self._has_residual(input_size, hidden_size))
 
-    def _transform(self, kind: str, in_features: int, out_features: int, groups: int) -> TransformSpec:
+    def _transform(self, kind: str, in_features: int, out_features: int, groups: int | str) -> TransformSpec:
+        assert isinstance(self.levels, int)
+        assert isinstance(groups, int)
         if kind == "linear":
             return TransformSpec(in_features, (out_features,))
         if kind == "grouped":
@@ -79,6 +119,28 @@ class UnitOptions(NamedTuple):
                 f"hidden_size={hidden_size}; use equal sizes, or residual='auto'"
             )
         return self.residual
+
+
+def unit_specs(
+    options: UnitOptions, sizes: Sequence[tuple[int, int]]
+) -> tuple[list[UnitOptions], list[LayerSpec]]:
+    """The options, without ``"auto"``, and the structure of each layer; ``sizes`` are N and M of each.
+
+    Raises:
+        PRUError: if an option is invalid, does not fit, or has no effect in any layer.
+    """
+    options = options.checked()
+    resolved, specs = [], []
+    for layer, (input_size, hidden_size) in enumerate(sizes):
+        try:
+            resolved.append(options.resolve(input_size, hidden_size))
+            specs.append(resolved[-1].spec(input_size, hidden_size))
+        except PRUError as error:
+            if layer == 0:
+                raise
+            raise type(error)(f"layer {layer}, which reads layer {layer - 1}: {error}") from None
+    options.check_used([spec.levels for one in specs for spec in (one.input, one.context)])
+    return resolved, specs
 
 
 def grouped_spec(in_features: int, out_features: int, groups: int) -> TransformSpec:

@@ -123,7 +123,7 @@ def relative_errors(ours, theirs):
 
 
 def test_the_setting_of_nn_lstm_decides(monkeypatch):
-    pru, x = PRU(48, 64, device="cuda"), torch.randn(9, 3, 48, device="cuda")
+    pru, x = PRU(48, 64, device="cuda", levels=2, groups=4), torch.randn(9, 3, 48, device="cuda")
     results = {}
     for allowed in (True, False):
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
@@ -165,7 +165,7 @@ def test_opcheck(groups, units):
 def test_one_graph_of_the_compiler():
     torch._dynamo.reset()
     torch.manual_seed(0)
-    pru, x = PRU(48, 64, 2, device="cuda"), torch.randn(9, 3, 48, device="cuda")
+    pru, x = PRU(48, 64, 2, device="cuda", levels=2, groups=4), torch.randn(9, 3, 48, device="cuda")
     compiled = torch.compile(pru, fullgraph=True, backend="aot_eager")
     expected = outputs_and_gradients(pru, x)
     leaf = x.detach().requires_grad_()

@@ -231,7 +231,7 @@ def test_as_a_cuda_graph():
 def test_compiled_whole(autocast):
     torch._dynamo.reset()
     dtype = torch.bfloat16
-    pru = PRU(40, 40, levels=3, device="cuda", dtype=torch.float32 if autocast else dtype)
+    pru = PRU(40, 40, levels=3, device="cuda", dtype=torch.float32 if autocast else dtype, groups=4)
     compiled = torch.compile(pru, fullgraph=True, dynamic=True, backend="aot_eager")
     for shape in ((4, 3, 40), (7, 2, 40)):
         x = torch.randn(shape, device="cuda", dtype=pru.weight_hh_l0.dtype, requires_grad=True)
@@ -248,7 +248,7 @@ def test_compiled_whole(autocast):
 
 def test_without_the_kernels(monkeypatch):
     """As where cuda-bindings is not installed."""
-    cell = PRUCell(40, 40, levels=3, residual=True, device="cuda", dtype=torch.bfloat16)
+    cell = PRUCell(40, 40, levels=3, residual=True, device="cuda", dtype=torch.bfloat16, groups=4)
     x = torch.randn(9, 40, device="cuda", dtype=torch.bfloat16, requires_grad=True)
 
     def run() -> list[Tensor]:

@@ -207,7 +207,7 @@ def test_a_shape_that_is_not_covered_is_an_error():
 def test_gradients_have_the_dtypes_of_their_tensors(dtype):
     """The kernels leave some in float32."""
     torch.use_deterministic_algorithms(False)
-    pru = PRU(48, 48, device="cuda", dtype=dtype)
+    pru = PRU(48, 48, device="cuda", dtype=dtype, levels=2, groups=4)
     shapes = (5, 3, 48), (1, 3, 48), (1, 3, 48)
     x, h, c = (torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for shape in shapes)
     results = []
@@ -223,7 +223,7 @@ def test_gradients_have_the_dtypes_of_their_tensors(dtype):
 def test_a_layer_on_another_stream_and_in_another_thread():
     """The host's shortcuts to stream and context are those of the calling thread."""
     torch.use_deterministic_algorithms(False)
-    pru = PRU(48, 48, device="cuda", dtype=torch.float16)
+    pru = PRU(48, 48, device="cuda", dtype=torch.float16, levels=2, groups=4)
     x = torch.randn(5, 3, 48, device="cuda", dtype=torch.float16)
 
     def run() -> list[torch.Tensor]:
@@ -251,7 +251,7 @@ def test_a_layer_on_another_stream_and_in_another_thread():
 @pytest.mark.parametrize("steps", [1, 5])
 def test_weights_that_begin_between_two_words(steps: int) -> None:
     """Kernels read 16-bit weights in pairs; one vector of all parameters puts them at odd places."""
-    pru = PRU(8, 16, pooling="convolution", device="cuda", dtype=torch.bfloat16)
+    pru = PRU(8, 16, pooling="convolution", device="cuda", dtype=torch.bfloat16, levels=2, groups=4)
     x = torch.randn(steps, 3, 8, device="cuda", dtype=torch.bfloat16)
     with torch.no_grad():
         expected = pru(x)[0]
@@ -264,7 +264,7 @@ def test_weights_that_begin_between_two_words(steps: int) -> None:
 
 def test_a_pyramidal_context_on_streams_of_its_own() -> None:
     """The table of its pooling is made at the first call, and read on every stream."""
-    pru = PRU(56, 56, context_transform="pyramidal", device="cuda")  # a size that no other test has
+    pru = PRU(56, 56, context_transform="pyramidal", device="cuda", levels=2)  # a size that no other test has
     x = torch.randn(4, 3, 56, device="cuda")
     torch.cuda.synchronize()  # these are there before the other streams begin
     found = []

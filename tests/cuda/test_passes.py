@@ -135,7 +135,7 @@ def test_masks_of_two_processes_are_those_of_one(dtype, shared):
 
 def test_replays_of_dropout_and_weight_drop_differ():
     own = generator()
-    pru = PRU(8, 8, weight_drop=0.5, init="lstm").cuda()
+    pru = PRU(8, 8, weight_drop=0.5, init="lstm", levels=2, groups=4).cuda()
     pru.generator = own
     masks, ones = Masks(own), torch.ones(3, 4, 8, device="cuda")
     states = torch.ones(1, 4, 8, device="cuda"), torch.ones(1, 4, 8, device="cuda")
@@ -172,7 +172,9 @@ def gradients_of(pru: PRU, x: Tensor, states: tuple[Tensor, Tensor]) -> dict[str
 
 @pytest.mark.parametrize(("dtype", "bound"), [(HALF, 5e-3), (BRAIN, 3e-2)])
 @pytest.mark.parametrize("autocast", [True, False])
-@pytest.mark.parametrize("options", [{"groups": 4}, {"groups": 1}, {"bidirectional": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"groups": 4}, {"groups": 1}, {"groups": 4, "bidirectional": True}], ids=str
+)
 def test_weight_drop_beside_float64_on_the_same_mask(dtype, bound, autocast, options):
     torch.manual_seed(4)
     exact = PRU(20, 40, init="lstm", input_transform="linear", **options).cuda().to(dtype).double()
@@ -216,7 +218,7 @@ def test_weight_drop_in_float32_is_the_plain_product_bit_for_bit():
 @pytest.mark.parametrize("precision", [FLOAT, BRAIN])
 def test_one_graph_with_weight_drop(precision):
     torch._dynamo.reset()
-    pru = PRU(8, 16, weight_drop=0.5).cuda()
+    pru = PRU(8, 16, weight_drop=0.5, levels=2, groups=4).cuda()
     compiled = torch.compile(pru, fullgraph=True, backend="aot_eager")
     x = torch.randn(4, 2, 8, device="cuda")
     states = torch.randn(1, 2, 16, device="cuda"), torch.randn(1, 2, 16, device="cuda")

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from torch_pru import PRU
+
+
+def paper(options: Mapping[str, Any]) -> dict[str, Any]:
+    """``options`` with two levels and four groups, where "auto" gives small layers one of each."""
+    kinds = options.get("input_transform", "pyramidal"), options.get("context_transform", "grouped")
+    defaults = {"levels": 2} if "pyramidal" in kinds else {}
+    defaults |= {"groups": 4} if "grouped" in kinds else {}
+    return defaults | dict(options)
 
 
 def set_backend(pru: PRU, backend: str) -> PRU:

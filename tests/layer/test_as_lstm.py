@@ -10,6 +10,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch_pru import PRU, PRUError
 from torch_pru.ops import lstm
 
+from .comparing import paper
+
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -52,7 +54,9 @@ SETTINGS = [
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_same_numbers_as_in_the_loop(settings: dict, packed: bool, runs: list[int]) -> None:
     torch.manual_seed(0)
-    as_lstm, loop = (PRU(16, 16, init="lstm", backend=backend, **settings) for backend in ("auto", "loop"))
+    as_lstm, loop = (
+        PRU(16, 16, init="lstm", backend=backend, **paper(settings)) for backend in ("auto", "loop")
+    )
     loop.load_state_dict(as_lstm.state_dict())
     cells = len(as_lstm.specs)
     columns = [torch.randn(steps, 16) for steps in (11, 17, 9)]
@@ -65,7 +69,7 @@ def test_the_same_numbers_as_in_the_loop(settings: dict, packed: bool, runs: lis
 
 
 def test_where_it_is_quicker(runs: list[int]) -> None:
-    few, many, one_group = PRU(16, 16), PRU(256, 256), PRU(256, 256, groups=1)
+    few, many, one_group = PRU(16, 16, levels=2, groups=4), PRU(256, 256), PRU(256, 256, groups=1)
     for layer, steps in ((few, 8), (one_group, 32)):
         layer(torch.randn(steps, 2, layer.input_size))
         layer(torch.randn(steps - 1, 2, layer.input_size))
@@ -79,10 +83,10 @@ def test_where_it_is_quicker(runs: list[int]) -> None:
 
 
 def test_where_it_cannot_serve(runs: list[int]) -> None:
-    x, layer = torch.randn(20, 2, 16), PRU(16, 16)
-    PRU(16, 16, backend="loop")(x)
-    PRU(16, 16, pooling="max")(x)
-    PRU(16, 16, dtype=torch.float64)(x.double())
+    x, layer = torch.randn(20, 2, 16), PRU(16, 16, levels=2, groups=4)
+    PRU(16, 16, backend="loop", levels=2, groups=4)(x)
+    PRU(16, 16, pooling="max", levels=2, groups=4)(x)
+    PRU(16, 16, dtype=torch.float64, levels=2, groups=4)(x.double())
     layer(x[:, :0])
     with torch.autocast("cpu", torch.bfloat16):
         layer(x)
@@ -99,7 +103,7 @@ def test_where_it_cannot_serve(runs: list[int]) -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_a_second_derivative_is_refused_in_words(training: bool, runs: list[int]) -> None:
     x = torch.randn(20, 2, 16, requires_grad=True)
-    layer = PRU(16, 16).train(training)
+    layer = PRU(16, 16, levels=2, groups=4).train(training)
     (gradient,) = torch.autograd.grad(layer(x)[0].square().sum(), x, create_graph=True)
     with pytest.raises(PRUError, match=r"double backward .* backend='reference'"):
         gradient.sum().backward()
@@ -109,7 +113,7 @@ def test_a_second_derivative_is_refused_in_words(training: bool, runs: list[int]
 
 
 def test_a_parametrized_weight_gets_its_gradient(runs: list[int]) -> None:
-    layer = PRU(16, 16, init="lstm")
+    layer = PRU(16, 16, init="lstm", levels=2, groups=4)
     torch.nn.utils.parametrizations.weight_norm(layer, "weight_hh_l0")
     layer(torch.randn(20, 2, 16))[0].sum().backward()
     assert runs == [20]

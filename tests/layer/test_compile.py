@@ -12,7 +12,7 @@ from torch.export import Dim
 from torch_pru import PRU, ops
 from torch_pru.ops import layer
 
-from .comparing import assert_all_close, gradients
+from .comparing import assert_all_close, gradients, paper
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
@@ -41,7 +41,7 @@ def values_and_gradients(run: nn.Module, pru: PRU, x: torch.Tensor) -> dict[str,
 )
 def test_one_graph_for_any_steps_and_batch(options: dict):
     """Both the forward and the backward are traced; no break, and no new graph for a new size."""
-    pru, shapes = PRU(8, 8, **options), []
+    pru, shapes = PRU(8, 8, **paper(options)), []
     aot = torch._dynamo.lookup_backend("aot_eager")
 
     def compile_and_note(graph: torch.fx.GraphModule, inputs: list) -> object:
@@ -56,7 +56,7 @@ def test_one_graph_for_any_steps_and_batch(options: dict):
 
 
 def test_the_recurrence_is_one_node():
-    pru, seen = PRU(8, 8), []
+    pru, seen = PRU(8, 8, levels=2, groups=4), []
 
     def look(graph: torch.fx.GraphModule, inputs: list) -> object:
         seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
@@ -69,7 +69,7 @@ def test_the_recurrence_is_one_node():
 def test_an_operator_that_a_compiled_caller_calls_eagerly(monkeypatch: pytest.MonkeyPatch):
     """As where a compiler gave up on the calling function: it does not look into the operator instead."""
     monkeypatch.setattr(layer, "recurrence", torch._dynamo.disable(ops.recurrence, recursive=False))
-    pru, x, seen = PRU(8, 8), torch.randn(4, 3, 8, requires_grad=True), []
+    pru, x, seen = PRU(8, 8, levels=2, groups=4), torch.randn(4, 3, 8, requires_grad=True), []
 
     def look(graph: torch.fx.GraphModule, inputs: list) -> object:
         seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
@@ -85,7 +85,7 @@ def test_an_operator_that_a_compiled_caller_calls_eagerly(monkeypatch: pytest.Mo
 
 
 def test_with_states_given_and_weight_drop():
-    pru = PRU(8, 8, weight_drop=0.5)
+    pru = PRU(8, 8, weight_drop=0.5, levels=2, groups=4)
     compiled = torch.compile(pru, fullgraph=True, backend="aot_eager")
     x, states = torch.randn(4, 2, 8), (torch.randn(1, 2, 8), torch.randn(1, 2, 8))
     one, two = compiled(x, states)[0], compiled(x, states)[0]
@@ -96,7 +96,7 @@ def test_with_states_given_and_weight_drop():
 
 @pytest.mark.slow
 def test_with_the_default_compiler():
-    pru = PRU(8, 8, 2)
+    pru = PRU(8, 8, 2, levels=2, groups=4)
     compiled = torch.compile(pru, fullgraph=True)
     x = torch.randn(4, 3, 8, requires_grad=True)
     assert_all_close(values_and_gradients(compiled, pru, x), values_and_gradients(pru, pru, x), **CLOSE)
@@ -105,7 +105,7 @@ def test_with_the_default_compiler():
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("strict", [False, True])
 def test_export_with_dynamic_steps_and_batch(batch_first: bool, strict: bool):
-    pru = PRU(8, 8, 2, bidirectional=True, batch_first=batch_first).eval()
+    pru = PRU(8, 8, 2, bidirectional=True, batch_first=batch_first, levels=2, groups=4).eval()
     sizes = {0: Dim("outer", min=2, max=512), 1: Dim("inner", min=2, max=512)}
     program = torch.export.export(pru, (torch.randn(4, 3, 8),), dynamic_shapes=(sizes,), strict=strict)
     for shape in ((4, 3), (9, 5), (2, 2)):
@@ -117,7 +117,7 @@ def test_export_with_autocast_inside():
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.rnn = PRU(8, 8)
+            self.rnn = PRU(8, 8, levels=2, groups=4)
 
         def forward(self, x):
             with torch.autocast("cpu", torch.bfloat16):
@@ -129,7 +129,7 @@ def test_export_with_autocast_inside():
 
 
 def test_export_with_states():
-    pru = PRU(8, 8).eval()
+    pru = PRU(8, 8, levels=2, groups=4).eval()
     steps, batch = Dim("steps", min=2, max=512), Dim("batch", min=2, max=512)
     states = torch.randn(1, 3, 8), torch.randn(1, 3, 8)
     shapes = ({0: steps, 1: batch}, ({1: batch}, {1: batch}))

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 
 from torch_pru import PRU, PRUCell, PRUError
 
-from .comparing import assert_all_close, gradients
+from .comparing import assert_all_close, gradients, paper
 
 STACKS = [
     {},
@@ -88,7 +88,7 @@ def test_packed_sequences(stack: dict, lengths: list[int], is_sorted: bool, with
 
 @pytest.mark.parametrize("backend", ["loop", "reference"])
 def test_padding_has_no_influence(backend: str):
-    pru = PRU(8, 8, 2, bidirectional=True, backend=backend)
+    pru = PRU(8, 8, 2, bidirectional=True, backend=backend, levels=2, groups=4)
     padded = torch.randn(5, 3, 8)
     other = padded.clone()
     other[3:, 0] = 99.0
@@ -101,7 +101,7 @@ def test_padding_has_no_influence(backend: str):
 @pytest.mark.parametrize("context", ["grouped", "pyramidal"])
 @pytest.mark.parametrize("pooling", ["average", "max", "skip", "convolution"])
 def test_batch_0(pooling: str, context: str):
-    pru = PRU(8, 8, 2, bidirectional=True, pooling=pooling, context_transform=context)
+    pru = PRU(8, 8, 2, bidirectional=True, pooling=pooling, **paper({"context_transform": context}))
     y, (h, c) = pru(torch.randn(3, 0, 8, requires_grad=True))
     assert (y.shape, h.shape, c.shape) == ((3, 0, 16), (4, 0, 8), (4, 0, 8))
     y.sum().backward()
@@ -110,7 +110,7 @@ def test_batch_0(pooling: str, context: str):
 
 def test_dropout_with_one_layer_warns_and_does_nothing():
     with pytest.warns(UserWarning, match=r"dropout=0\.5 has no effect with num_layers=1") as caught:
-        pru = PRU(8, 8, dropout=0.5)
+        pru = PRU(8, 8, dropout=0.5, levels=2, groups=4)
     assert caught[0].filename == __file__  # points at the caller
     x = torch.randn(3, 2, 8)
     assert torch.equal(pru(x)[0], pru.eval()(x)[0])
@@ -119,12 +119,12 @@ def test_dropout_with_one_layer_warns_and_does_nothing():
 def test_no_warning_without_reason():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        PRU(8, 8, 2, dropout=0.5)
-        PRU(8, 8, 1, dropout=0.0)
+        PRU(8, 8, 2, dropout=0.5, levels=2, groups=4)
+        PRU(8, 8, 1, dropout=0.0, levels=2, groups=4)
 
 
 def test_dropout_acts_between_layers_in_training_only():
-    pru = PRU(8, 8, 2, dropout=0.5)
+    pru = PRU(8, 8, 2, dropout=0.5, levels=2, groups=4)
     x = torch.randn(3, 2, 8)
     first, second = pru(x), pru(x)
     assert not torch.equal(first[0], second[0])
@@ -135,19 +135,19 @@ def test_dropout_acts_between_layers_in_training_only():
 
 def test_dropout_1_leaves_the_upper_layer_nothing_to_read():
     """nn.LSTM takes 1.0 too: the upper layer then sees zeros."""
-    pru = PRU(8, 8, 2, dropout=1.0)
+    pru = PRU(8, 8, 2, dropout=1.0, levels=2, groups=4)
     one, two = pru(torch.randn(3, 2, 8))[0], pru(torch.randn(3, 2, 8))[0]
     assert torch.equal(one, two)
 
 
 def test_backward_in_eval():
-    pru = PRU(8, 8, 2).eval()
+    pru = PRU(8, 8, 2, levels=2, groups=4).eval()
     pru(torch.randn(3, 2, 8))[0].sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in pru.parameters())
 
 
 def test_flatten_parameters_changes_nothing():
-    pru = PRU(8, 8)
+    pru = PRU(8, 8, levels=2, groups=4)
     before = {name: value.clone() for name, value in pru.state_dict().items()}
     assert pru.flatten_parameters() is None
     assert_all_close(dict(pru.state_dict()), before, rtol=0, atol=0)
@@ -155,7 +155,7 @@ def test_flatten_parameters_changes_nothing():
 
 def test_argument_order_is_that_of_the_lstm():
     arguments = (8, 12, 2, False, True, 0.25, True)
-    lstm, pru = nn.LSTM(*arguments), PRU(*arguments)
+    lstm, pru = nn.LSTM(*arguments), PRU(*arguments, levels=2, groups=4)
     for name in (
         "input_size",
         "hidden_size",
@@ -187,7 +187,7 @@ def test_a_type_checker_knows_what_comes_out(kind: type):
 
 def test_everything_else_goes_by_name():
     with pytest.raises(TypeError):
-        PRU(8, 8, 1, True, False, 0.0, False, 2)
+        PRU(8, 8, 1, True, False, 0.0, False, 2, levels=2, groups=4)
 
 
 def test_cell_against_lstm_cell():
@@ -205,8 +205,8 @@ def test_cell_against_lstm_cell():
 
 def test_proj_size_is_refused_by_name():
     with pytest.raises(PRUError, match="proj_size=3"):
-        PRU(8, 8, proj_size=3)
-    PRU(8, 8, proj_size=0)
+        PRU(8, 8, proj_size=3, levels=2, groups=4)
+    PRU(8, 8, proj_size=0, levels=2, groups=4)
     with pytest.raises(PRUError, match="proj_size=3"):
         PRU.from_lstm(nn.LSTM(5, 7, proj_size=3))
 
@@ -215,7 +215,7 @@ def test_proj_size_is_refused_by_name():
     "options", [{}, {"bidirectional": True, "num_layers": 2}, {"weight_drop": 0.5}], ids=str
 )
 def test_a_long_input_in_stretches_is_the_whole_input(options: dict, monkeypatch: pytest.MonkeyPatch):
-    pru = PRU(8, 8, dtype=torch.float64, **options)
+    pru = PRU(8, 8, dtype=torch.float64, **paper(options))
     x = torch.randn(11, 3, 8, dtype=torch.float64, requires_grad=True)
     states = tuple(torch.randn(len(pru.specs), 3, 8, dtype=torch.float64) for _ in range(2))
     outcomes = []

@@ -18,6 +18,8 @@ from torch_pru.ops import library
 from torch_pru.ops.bands import pooling_counts
 from torch_pru.ops.operators import is_eager
 
+from .comparing import paper
+
 CPU = torch.device("cpu")
 
 OPERATORS = ["torch_pru.recurrence.default", "torch_pru.recurrence_backward.default"]
@@ -47,7 +49,7 @@ def forward_and_backward(pru: PRU) -> list[Tensor]:
 
 
 def test_a_mode_sees_them_and_changes_nothing():
-    pru, noting = PRU(8, 8), Noting()
+    pru, noting = PRU(8, 8, levels=2, groups=4), Noting()
     expected = forward_and_backward(pru)
     with noting:
         found = forward_and_backward(pru)
@@ -56,7 +58,7 @@ def test_a_mode_sees_them_and_changes_nothing():
 
 
 def test_without_anybody_who_watches_the_dispatcher_is_not_called(monkeypatch: pytest.MonkeyPatch):
-    pru = PRU(8, 8)
+    pru = PRU(8, 8, levels=2, groups=4)
     expected = forward_and_backward(pru)
     for operator in (library.forward, library.backward):
         monkeypatch.setattr(operator, "_dispatched", None)
@@ -65,22 +67,22 @@ def test_without_anybody_who_watches_the_dispatcher_is_not_called(monkeypatch: p
 
 @pytest.mark.parametrize("pre_dispatch", [False, True])
 def test_a_tracer_keeps_them_whole(pre_dispatch: bool):
-    pru = PRU(8, 8)
+    pru = PRU(8, 8, levels=2, groups=4)
     graph = make_fx(lambda x: pru(x)[0], pre_dispatch=pre_dispatch)(torch.randn(4, 3, 8))
     assert sum("recurrence" in str(node.target) for node in graph.graph.nodes) == 1
 
 
 def test_tensors_without_data():
     with FakeTensorMode():
-        assert PRU(8, 16)(torch.randn(4, 3, 8))[0].shape == (4, 3, 16)
+        assert PRU(8, 16, levels=2, groups=4)(torch.randn(4, 3, 8))[0].shape == (4, 3, 16)
 
 
 def test_what_a_mode_or_a_transform_computes_is_not_kept():
     options = {"context_transform": "pyramidal", "backend": "reference"}
     x, size = torch.randn(4, 3, 24), 24  # a size that no other test has: nothing of it is kept yet
     with FakeTensorMode():
-        PRU(size, size, **options)(torch.randn(4, 3, size))
-    pru = PRU(size, size, **options)
+        PRU(size, size, **paper(options))(torch.randn(4, 3, size))
+    pru = PRU(size, size, **paper(options))
     with FakeTensorMode(allow_non_fake_inputs=True):
         pru(torch.randn(4, 3, size))
     slopes = torch.func.grad(lambda x: pru(x)[0].square().sum())(x)
@@ -88,19 +90,19 @@ def test_what_a_mode_or_a_transform_computes_is_not_kept():
     torch.testing.assert_close(torch.autograd.grad(pru(x)[0].square().sum(), x)[0], slopes)
     assert not torch._C._functorch.is_gradtrackingtensor(pooling_counts(size, (3,), CPU, torch.float32))
     with FakeTensorMode():  # nor is what is kept used there
-        PRU(size, size, **options)(torch.randn(4, 3, size))
+        PRU(size, size, **paper(options))(torch.randn(4, 3, size))
 
 
 def test_on_meta_no_step_is_made(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(library.forward, "_run", None)
-    y = PRU(8, 16, device="meta")(torch.empty(400, 3, 8, device="meta"))[0]
+    y = PRU(8, 16, device="meta", levels=2, groups=4)(torch.empty(400, 3, 8, device="meta"))[0]
     assert y.shape == (400, 3, 16)
     assert y.is_meta
 
 
 def test_batched_gradients():
     """One backward pass for several gradients, by a ``vmap`` that is not ``torch.func``'s."""
-    pru, x = PRU(8, 8), torch.randn(4, 3, 8, requires_grad=True)
+    pru, x = PRU(8, 8, levels=2, groups=4), torch.randn(4, 3, 8, requires_grad=True)
     y = pru(x)[0]
     grads = torch.randn(2, *y.shape)
     found = torch.autograd.grad(y, x, grads, is_grads_batched=True, retain_graph=True)[0]
@@ -109,20 +111,20 @@ def test_batched_gradients():
 
 def test_no_gradient_where_autograd_is_left_out():
     """As inside of an operator that somebody else has made of a PRU."""
-    pru, x = PRU(8, 8), torch.randn(4, 3, 8)
+    pru, x = PRU(8, 8, levels=2, groups=4), torch.randn(4, 3, 8)
     with torch._C._AutoDispatchBelowAutograd():
         assert not pru(x)[0].requires_grad
 
 
 @pytest.mark.parametrize("trained", [False, True])
 def test_the_operator_refuses_forward_gradients(trained: bool):
-    pru, x = PRU(8, 8, backend="loop").requires_grad_(trained), torch.randn(4, 3, 8)
+    pru, x = PRU(8, 8, backend="loop", levels=2, groups=4).requires_grad_(trained), torch.randn(4, 3, 8)
     with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
         pru(forward_ad.make_dual(x, torch.ones_like(x)))
 
 
 def test_a_profiler_names_them():
-    pru = PRU(8, 8)
+    pru = PRU(8, 8, levels=2, groups=4)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         pru(torch.randn(4, 3, 8))[0].sum().backward()
     names = {event.key for event in profile.key_averages()}
@@ -138,7 +140,7 @@ def test_a_function_mode_sees_them():
             return function(*arguments, **keywords or {})
 
     with Noting():
-        PRU(8, 8)(torch.randn(4, 3, 8))
+        PRU(8, 8, levels=2, groups=4)(torch.randn(4, 3, 8))
     assert "torch_pru.recurrence.default" in seen
 
 

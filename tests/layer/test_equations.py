@@ -91,8 +91,18 @@ def problems(draw: st.DrawFn, linear_context: bool = False) -> tuple[Settings, l
     return draw(layers(linear_context)), lengths, draw(st.integers(0, 2**16))
 
 
+def used(options: dict) -> dict:
+    """Without those that have no effect, which a layer refuses."""
+    kinds = options["input_transform"], options["context_transform"]
+    unused = [] if "grouped" in kinds else ["groups"]
+    if "pyramidal" not in kinds or options["levels"] == 1:
+        unused += ["pooling", "level_split", "pool_window"]
+    unused += [] if "pyramidal" in kinds else ["levels"]
+    return {name: value for name, value in options.items() if name not in unused}
+
+
 def build(chosen: Settings, seed: int) -> PRU:
-    pru = PRU(**asdict(chosen), dtype=torch.float64)
+    pru = PRU(**used(asdict(chosen)), dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in pru.parameters():  # biases too: zeros would hide them

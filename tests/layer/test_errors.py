@@ -13,6 +13,8 @@ from torch.nn.utils.rnn import PackedSequence
 from torch_pru import PRU, GroupedLinear, PRUCell, PRUError, PyramidalTransform, load_reference_weights
 from torch_pru.ops import recurrence
 
+from .comparing import paper
+
 
 def test_it_is_both_errors():
     assert issubclass(PRUError, ValueError)
@@ -51,12 +53,12 @@ def refuses(call, *fragments: str) -> None:
         # numbers that are none
         ((0, 8), {}, ("input_size=0", "at least 1")),
         ((8, -8), {}, ("hidden_size=-8", "at least 1")),
-        ((8, 8.0), {}, ("hidden_size=8.0", "whole number")),
+        ((8, 8.0), {}, ("hidden_size=8.0", "integer")),
         ((8, 8, 0), {}, ("num_layers=0", "at least 1")),
-        ((8, 8, True), {}, ("num_layers=True", "whole number")),
+        ((8, 8, True), {}, ("num_layers=True", "integer")),
         ((8, 8), {"levels": 0}, ("levels=0", "at least 1")),
         ((8, 8), {"groups": 0}, ("groups=0", "at least 1")),
-        ((8, 8), {"groups": "4"}, ("groups='4'", "whole number")),
+        ((8, 8), {"groups": "4"}, ("groups='4'", "integer")),
         ((8, 8), {"input_groups": 0}, ("input_groups=0", "at least 1")),
         ((8, 8), {"input_groups": 2, "input_transform": "linear"}, ("input_groups=2", "'grouped'")),
         # what is no bool
@@ -108,19 +110,62 @@ def refuses(call, *fragments: str) -> None:
     ids=str,
 )
 def test_constructor(arguments: tuple, options: dict, fragments: tuple[str, ...]):
-    refuses(lambda: PRU(*arguments, **options), *fragments)
+    refuses(lambda: PRU(*arguments, **paper(options)), *fragments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "fragments"),
+    [
+        ((32, 64), {"input_transform": "linear", "levels": 2}, ("levels=2", "no effect", "pyramidal")),
+        ((32, 64), {"input_transform": "grouped", "levels": 3}, ("levels=3", "no effect")),
+        ((32, 64), {"context_transform": "linear", "groups": 2}, ("groups=2", "no effect", "grouped")),
+        ((32, 64), {"context_transform": "pyramidal", "groups": 2}, ("groups=2", "no effect")),
+        ((32, 64), {"input_transform": "linear", "pooling": "max"}, ("pooling='max'", "no effect")),
+        ((32, 64), {"levels": 1, "pooling": "max"}, ("pooling='max'", "one level")),
+        ((32, 64), {"levels": 1, "level_split": "equal"}, ("level_split='equal'", "one level")),
+        ((32, 64), {"levels": 1, "pool_window": 5}, ("pool_window=5", "one level")),
+        ((1, 50), {"pooling": "skip"}, ("pooling='skip'", "one level")),  # "auto" is one level here
+    ],
+    ids=str,
+)
+def test_options_without_effect(arguments: tuple, options: dict, fragments: tuple[str, ...]):
+    for make in (PRU, PRUCell):
+        refuses(lambda make=make: make(*arguments, **options), *fragments)
+
+
+def test_an_option_that_one_layer_uses_is_fine():
+    assert PRU(1, 64, 2, pooling="max").levels == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda make: make(8, 8.0),
+        lambda make: make(8.0, 8),
+        lambda make: make("8", 8),
+        lambda make: make(8, 8, dtype="float32"),
+        lambda make: make(8, 8, unknown=1),
+        lambda make: make(8),
+        lambda make: make(8, 8, num_layers=2.0),
+    ],
+)
+def test_type_errors_of_nn_lstm(call):
+    with pytest.raises(TypeError):
+        call(nn.LSTM)
+    with pytest.raises(TypeError):
+        call(PRU)
 
 
 @pytest.mark.parametrize("number", [10**5000, -(10**5000)], ids=["positive", "negative"])
 @pytest.mark.parametrize("name", ["input_size", "hidden_size", "num_layers", "levels", "groups"])
 def test_integers_too_long_to_be_shown(name: str, number: int):
-    refuses(lambda: PRU(**{"input_size": 8, "hidden_size": 8, name: number}), name, "2**63 - 1")
+    refuses(lambda: PRU(**paper({"input_size": 8, "hidden_size": 8, name: number})), name, "2**63 - 1")
 
 
 @pytest.mark.parametrize("rate", [np.float32(0.25), np.float64(0.25), np.int64(0), 0, Fraction(1, 4)])
 def test_any_real_number_is_a_probability(rate: object):
     """As for ``nn.LSTM``; what is kept is a float."""
-    pru = PRU(8, 8, 2, dropout=rate, weight_drop=rate)
+    pru = PRU(8, 8, 2, dropout=rate, weight_drop=rate, levels=2, groups=4)
     pru(ones(3, 2, 8))
     assert pru.dropout == pru.weight_drop == rate
     assert type(pru.dropout) is type(pru.weight_drop) is float
@@ -155,26 +200,31 @@ def ones(*shape: int, **kind: object) -> torch.Tensor:
     ids=lambda value: None if isinstance(value, tuple) else "",
 )
 def test_forward(x: torch.Tensor, hx: object, fragments: tuple[str, ...]):
-    refuses(lambda: PRU(8, 8, 2)(x, hx), *fragments)
+    refuses(lambda: PRU(8, 8, 2, levels=2, groups=4)(x, hx), *fragments)
 
 
 def test_forward_batch_first():
-    refuses(lambda: PRU(8, 8, batch_first=True)(ones(2, 0, 8)), "(2, 0, 8)", "length 0")
-    PRU(8, 8, batch_first=True)(ones(0, 2, 8))  # batch 0 is fine
+    refuses(lambda: PRU(8, 8, batch_first=True, levels=2, groups=4)(ones(2, 0, 8)), "(2, 0, 8)", "length 0")
+    PRU(8, 8, batch_first=True, levels=2, groups=4)(ones(0, 2, 8))  # batch 0 is fine
 
 
 def test_packed_input_is_checked_too():
     packed = nn.utils.rnn.pack_sequence([ones(2, 7), ones(1, 7)])
-    refuses(lambda: PRU(8, 8)(packed), "7", "input_size=8")
+    refuses(lambda: PRU(8, 8, levels=2, groups=4)(packed), "7", "input_size=8")
     packed = nn.utils.rnn.pack_sequence([ones(2, 8), ones(1, 8)])
-    refuses(lambda: PRU(8, 8)(packed, (ones(1, 3, 8), ones(1, 3, 8))), "h_0", "(1, 3, 8)", "(1, 2, 8)")
-    refuses(lambda: PRU(8, 8, dtype=torch.float64)(packed), "input", "float32", "float64")
+    refuses(
+        lambda: PRU(8, 8, levels=2, groups=4)(packed, (ones(1, 3, 8), ones(1, 3, 8))),
+        "h_0",
+        "(1, 3, 8)",
+        "(1, 2, 8)",
+    )
+    refuses(lambda: PRU(8, 8, dtype=torch.float64, levels=2, groups=4)(packed), "input", "float32", "float64")
 
 
 @pytest.mark.parametrize("shape", [(), (1, 1)])
 def test_packed_data_has_two_dimensions(shape: tuple[int, ...]):
     packed = nn.utils.rnn.pack_sequence([ones(2, *shape), ones(1, *shape)])
-    refuses(lambda: PRU(1, 8, levels=1)(packed), "packed", str((3, *shape)), "(steps, 1)")
+    refuses(lambda: PRU(1, 8, levels=1, groups=4)(packed), "packed", str((3, *shape)), "(steps, 1)")
 
 
 def packed(rows: int, sizes: object, order: object = None, back: object = None) -> PackedSequence:
@@ -209,30 +259,35 @@ def packed(rows: int, sizes: object, order: object = None, back: object = None) 
 @pytest.mark.parametrize("stack", [{}, {"num_layers": 2, "bidirectional": True}], ids=str)
 def test_invalid_packed_sequences(sequence: PackedSequence, fragments: tuple[str, ...], stack: dict):
     """Some of them corrupt memory or abort the process when they reach PyTorch's native code."""
-    refuses(lambda: PRU(8, 8, **stack)(sequence), "packed input", *fragments)
+    refuses(lambda: PRU(8, 8, **paper(stack))(sequence), "packed input", *fragments)
 
 
 def test_packed_data_must_be_a_tensor():
     sequence = tuple.__new__(PackedSequence, ([1.0], torch.tensor([1]), None, None))
-    refuses(lambda: PRU(8, 8)(sequence), "input", "list", "Tensor")
+    refuses(lambda: PRU(8, 8, levels=2, groups=4)(sequence), "input", "list", "Tensor")
 
 
 def test_a_dtype_is_looked_at_again_where_a_layer_was_converted():
-    z, converted = ones(3, 2, 8, dtype=torch.complex64), PRU(8, 8)
+    z, converted = ones(3, 2, 8, dtype=torch.complex64), PRU(8, 8, levels=2, groups=4)
     with pytest.warns(UserWarning, match="Complex modules"):
         converted.to(torch.complex64)
     refuses(lambda: converted(z), "input", "complex64", "real floating-point")
-    mixed = PRU(8, 8, 2)
+    mixed = PRU(8, 8, 2, levels=2, groups=4)
     mixed.weight_hh_l1.data = mixed.weight_hh_l1.data.double()
     refuses(lambda: mixed(ones(3, 2, 8)), "input of weight_hh_l1", "float32", "float64")
-    mixed = PRU(8, 8, bidirectional=True)
+    mixed = PRU(8, 8, bidirectional=True, levels=2, groups=4)
     mixed.weight_hh_l0_reverse.data = mixed.weight_hh_l0_reverse.data.double()
     refuses(lambda: mixed(ones(3, 2, 8)), "input of weight_hh_l0_reverse", "float32", "float64")
 
 
 def test_a_backend_that_cannot_run_says_so():
-    refuses(lambda: PRU(8, 8, backend="cuda")(ones(3, 2, 8)), "backend='cuda'", "cpu", "'auto'")
-    pru = PRU(8, 8, context_transform="pyramidal", pooling="max", backend="loop")
+    refuses(
+        lambda: PRU(8, 8, backend="cuda", levels=2, groups=4)(ones(3, 2, 8)),
+        "backend='cuda'",
+        "cpu",
+        "'auto'",
+    )
+    pru = PRU(8, 8, context_transform="pyramidal", pooling="max", backend="loop", levels=2)
     refuses(lambda: pru(ones(3, 2, 8)), "backend='loop'", "pooling='max'", "'auto'")
 
 
@@ -251,7 +306,7 @@ def test_a_backend_that_cannot_run_says_so():
     ids=lambda value: None if isinstance(value, tuple) else "",
 )
 def test_cell(x: torch.Tensor, hx: object, fragments: tuple[str, ...]):
-    refuses(lambda: PRUCell(8, 8)(x, hx), *fragments)
+    refuses(lambda: PRUCell(8, 8, levels=2, groups=4)(x, hx), *fragments)
 
 
 @pytest.mark.parametrize("make", [GroupedLinear, PyramidalTransform])
@@ -308,4 +363,4 @@ def test_interop():
     refuses(lambda: PRU.from_lstm(nn.GRU(8, 8)), "lstm", "GRU", "nn.LSTM")
     lstm = nn.LSTM(8, 8, dtype=torch.complex128)
     refuses(lambda: PRU.from_lstm(lstm), "dtype=torch.complex128", "real floating-point")
-    refuses(lambda: load_reference_weights(PRU(8, 8), {}, index=1), "index=1", "0")
+    refuses(lambda: load_reference_weights(PRU(8, 8, levels=2, groups=4), {}, index=1), "index=1", "0")

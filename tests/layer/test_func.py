@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, jacfwd, jacrev, jvp, linearize, st
 
 from torch_pru import PRU, GroupedLinear, PyramidalTransform
 
-from .comparing import assert_all_close, gradients, set_backend
+from .comparing import assert_all_close, gradients, paper, set_backend
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 few_and_many_rows = pytest.mark.parametrize("batch", [3, 30], ids=["few rows", "many rows"])
@@ -31,7 +31,7 @@ def exact_jacobian(pru: PRU, x: Tensor) -> Tensor:
 
 
 def test_a_gradient_for_each_column():
-    pru, x = PRU(8, 16), torch.randn(4, 3, 8)
+    pru, x = PRU(8, 16, levels=2, groups=4), torch.randn(4, 3, 8)
 
     def loss(weights: dict[str, Tensor], x: Tensor) -> Tensor:
         return functional_call(pru, weights, (x,))[0].square().sum()
@@ -60,7 +60,7 @@ def test_jacobians(batch: int, trained: bool):
 @pytest.mark.parametrize("options", [{}, {"context_transform": "pyramidal", "bias": False}], ids=str)
 @few_and_many_rows
 def test_an_ensemble_has_the_gradients_of_its_models(batch: int, options: dict, compiled: bool):
-    models = [PRU(8, 8, init="lstm", **options) for _ in range(3)]
+    models = [PRU(8, 8, init="lstm", **paper(options)) for _ in range(3)]
     x, skeleton = torch.randn(4, batch, 8), copy.deepcopy(models[0]).to("meta")
     weights, _ = stack_module_state(models)
     run = vmap(lambda weights: functional_call(skeleton, weights, (x,))[0])
@@ -79,7 +79,7 @@ def test_an_ensemble_has_the_gradients_of_its_models(batch: int, options: dict, 
 @frozen_or_not
 def test_columns_of_their_own_hand_the_gradient_back(batch: int, trained: bool):
     """``vmap`` over the columns, and over it a backward pass that ``vmap`` knows nothing of."""
-    pru = PRU(8, 8, init="lstm").requires_grad_(trained)
+    pru = PRU(8, 8, init="lstm", levels=2, groups=4).requires_grad_(trained)
     x = torch.randn(batch, 4, 8, requires_grad=True)  # each column has as many rows as there are steps
     found = gradients([vmap(lambda x: pru(x)[0], in_dims=1, out_dims=1)(x)], x=x)
     assert_all_close(found, gradients([pru(x)[0]], x=x), **CLOSE)
@@ -134,7 +134,7 @@ def loss_of_weights(pru: PRU, x: Tensor) -> Callable[[dict[str, Tensor]], Tensor
 
 @pytest.mark.parametrize("context", ["grouped", "pyramidal"])
 def test_derivatives_under_weight_drop(context: str):
-    pru = PRU(8, 8, 2, init="lstm", weight_drop=0.5, context_transform=context)
+    pru = PRU(8, 8, 2, init="lstm", weight_drop=0.5, **paper({"context_transform": context}))
     loss, weights = loss_of_weights(pru, torch.randn(4, 3, 8)), dict(pru.named_parameters())
     expected = dict(zip(weights, torch.autograd.grad(loss(weights), list(weights.values())), strict=True))
     found = grad(loss)(weights)
@@ -148,7 +148,10 @@ def test_derivatives_under_weight_drop(context: str):
 
 @pytest.mark.parametrize("randomness", ["same", "different"])
 def test_masks_under_vmap(randomness: str):
-    pru, x = PRU(8, 8, init="lstm", weight_drop=0.5), torch.randn(4, 3, 8).expand(2, 4, 3, 8)
+    pru, x = (
+        PRU(8, 8, init="lstm", weight_drop=0.5, levels=2, groups=4),
+        torch.randn(4, 3, 8).expand(2, 4, 3, 8),
+    )
     weights = dict(pru.named_parameters())
     slopes = vmap(lambda x: grad(loss_of_weights(pru, x))(weights), randomness=randomness)(x)
     one, two = slopes["weight_hh_l0"].detach()
@@ -166,7 +169,7 @@ traced = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch
 @frozen_or_not
 @traced
 def test_a_trace(batch: int, trained: bool):
-    pru, x = PRU(8, 8, 2).requires_grad_(trained), torch.randn(4, batch, 8)
+    pru, x = PRU(8, 8, 2, levels=2, groups=4).requires_grad_(trained), torch.randn(4, batch, 8)
     trace, other = torch.jit.trace(pru, (x,)), torch.randn(7, batch + 1, 8, requires_grad=True)
     torch.testing.assert_close(trace(other), pru(other))
     wanted = {"x": other} | (dict(pru.named_parameters()) if trained else {})
@@ -176,7 +179,7 @@ def test_a_trace(batch: int, trained: bool):
 @traced
 def test_a_trace_of_a_long_input_takes_any_number_of_steps(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch_pru.ops.layer.ROWS_AT_ONCE", 12)
-    pru = PRU(8, 8)
+    pru = PRU(8, 8, levels=2, groups=4)
     trace = torch.jit.trace(pru, (torch.randn(9, 3, 8),))
     for steps in (1, 4, 5, 9, 40):
         x = torch.randn(steps, 3, 8)

@@ -15,7 +15,7 @@ from torch_pru.ops.dense import dense_matrix
 from torch_pru.ops.gates import input_gates
 from torch_pru.pooling import subsample
 
-from .comparing import assert_all_close, gradients
+from .comparing import assert_all_close, gradients, paper
 
 CPU = torch.device("cpu")
 WINDOWS = [(3,), (1,), (5,), (3, 3), (1, 3), (3, 1), (1, 1), (7, 5, 3), (3, 3, 3), (33, 3)]
@@ -62,7 +62,7 @@ def test_a_window_of_one_skips():
 
 
 def test_what_inference_kept_serves_training():
-    pru = PRU(20, 20, context_transform="pyramidal")
+    pru = PRU(20, 20, context_transform="pyramidal", levels=2)
     x = torch.randn(3, 2, 20)
     with torch.inference_mode():
         pru(x)
@@ -80,8 +80,9 @@ def levels_of(shape: tuple, gates: int = 4, dtype: torch.dtype = torch.float64) 
 @pytest.mark.parametrize("pooling", ["average", "skip"])
 @pytest.mark.parametrize(("levels", "window"), [(1, 3), (2, 3), (3, 5), (4, 3)])
 def test_folding_is_the_dense_weight(levels: int, window: int, pooling: str):
-    options = {"pool_window": window} if pooling == "average" else {}
-    cell = PRUCell(24, 20, levels=levels, pooling=pooling, dtype=torch.float64, **options)
+    options = {"pooling": pooling} if levels > 1 else {}
+    options |= {"pool_window": window} if levels > 1 and pooling == "average" else {}
+    cell = PRUCell(24, 20, levels=levels, groups=4, dtype=torch.float64, **options)
     spec, matrices = cell.spec.input, cell.weights().input
     weights, windows = [matrix.view(1, 4, -1, matrix.shape[1]) for matrix in matrices], spec.windows
     folded = folding.fold(weights, windows, torch.float64)
@@ -244,7 +245,7 @@ OPTIONS = [
 @pytest.mark.parametrize("autocast", [True, False])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_layer_goes_this_way(options: dict, autocast: bool, as_on_a_gpu: None):
-    pru, x = PRU(16, 16, init="lstm", **options), torch.randn(4, 3, 16, requires_grad=True)
+    pru, x = PRU(16, 16, init="lstm", **paper(options)), torch.randn(4, 3, 16, requires_grad=True)
     exact = values_and_gradients(pru, pru, x)
     if autocast:
         with torch.autocast("cpu", torch.bfloat16):
@@ -262,7 +263,7 @@ def values_and_gradients(run: nn.Module, pru: PRU, x: Tensor) -> dict[str, Tenso
 
 
 def test_one_node_of_a_compiled_graph(as_on_a_gpu: None):
-    pru, x = PRU(16, 16, levels=3).bfloat16(), torch.randn(4, 3, 16).bfloat16().requires_grad_()
+    pru, x = PRU(16, 16, levels=3, groups=4).bfloat16(), torch.randn(4, 3, 16).bfloat16().requires_grad_()
     graphs: list[list[str]] = []
     aot = torch._dynamo.lookup_backend("aot_eager")
 

@@ -11,6 +11,8 @@ from torch.nn.utils import parametrizations
 
 from torch_pru import PRU, PRUCell, PRUError, load_reference_weights
 
+from .comparing import paper
+
 
 def authors_weights(pru: PRU) -> dict[str, Tensor]:
     """Random weights in the authors' shapes for one cell of ``pru``."""
@@ -37,7 +39,7 @@ def test_from_lstm_copies_and_shares_nothing():
 
 
 def test_a_state_of_nn_lstm_is_told_of_from_lstm():
-    pru, lstm = nn.ModuleDict({"rnn": PRU(8, 8)}), nn.ModuleDict({"rnn": nn.LSTM(8, 8)})
+    pru, lstm = nn.ModuleDict({"rnn": PRU(8, 8, levels=2, groups=4)}), nn.ModuleDict({"rnn": nn.LSTM(8, 8)})
     with (
         pytest.warns(UserWarning, match=r"nn\.LSTM.*see PRU\.from_lstm"),
         pytest.raises(RuntimeError, match=r"size mismatch for rnn\.weight_hh_l0"),
@@ -90,11 +92,11 @@ def test_from_lstm_then_training_stays_together():
 
 @pytest.mark.parametrize("index", [0, 1, 2, 3])
 def test_weights_go_into_the_layer_of_that_index_alone(index: int):
-    pru = PRU(16, 16, 4)
+    pru = PRU(16, 16, 4, levels=2, groups=4)
     before = {name: value.clone() for name, value in pru.state_dict().items()}
     weights = authors_weights(pru)
     load_reference_weights(pru, weights, index)
-    alone = PRUCell(16, 16)
+    alone = PRUCell(16, 16, levels=2, groups=4)
     load_reference_weights(alone, weights)
     for name, value in pru.state_dict().items():
         mine = f"_l{index}" in name
@@ -103,7 +105,7 @@ def test_weights_go_into_the_layer_of_that_index_alone(index: int):
 
 
 def test_numpy_arrays_and_flat_biases_are_taken_too():
-    pru, other = PRU(16, 16), PRU(16, 16)
+    pru, other = PRU(16, 16, levels=2, groups=4), PRU(16, 16, levels=2, groups=4)
     weights = authors_weights(pru)
     load_reference_weights(pru, weights)
     load_reference_weights(
@@ -114,7 +116,7 @@ def test_numpy_arrays_and_flat_biases_are_taken_too():
 
 
 def test_weights_go_into_a_parametrized_layer_too():
-    plain, parametrized = PRU(16, 16), PRU(16, 16)
+    plain, parametrized = PRU(16, 16, levels=2, groups=4), PRU(16, 16, levels=2, groups=4)
     parametrizations.weight_norm(parametrized, "weight_ih_l0_k1")
     parametrizations.spectral_norm(parametrized, "weight_hh_l0")
     weights = authors_weights(plain)
@@ -129,7 +131,7 @@ def test_weights_go_into_a_parametrized_layer_too():
 
 
 def test_a_layer_without_bias_wants_none():
-    pru = PRU(16, 16, bias=False)
+    pru = PRU(16, 16, bias=False, levels=2, groups=4)
     weights = {name: w for name, w in authors_weights(pru).items() if not name.endswith("bias")}
     load_reference_weights(pru, weights)
     with pytest.raises(PRUError, match=r"unknown \['glt.bias'"):
@@ -137,7 +139,7 @@ def test_a_layer_without_bias_wants_none():
 
 
 def test_bad_mappings_are_refused_and_nothing_is_half_loaded():
-    pru = PRU(16, 16)
+    pru = PRU(16, 16, levels=2, groups=4)
     before = {name: value.clone() for name, value in pru.state_dict().items()}
     good = authors_weights(pru)
     lacking = {name: weight for name, weight in good.items() if name != "glt.W"}
@@ -169,19 +171,19 @@ def test_bad_mappings_are_refused_and_nothing_is_half_loaded():
 )
 def test_other_units_than_the_authors_are_refused(options: dict, wanted: str):
     with pytest.raises(PRUError, match=f"the authors' unit has .*{wanted}"):
-        load_reference_weights(PRU(16, 16, **options), {})
+        load_reference_weights(PRU(16, 16, **paper(options)), {})
 
 
 @pytest.mark.parametrize("index", [-1, 2, 99])
 def test_indices_outside_are_refused(index: int):
     with pytest.raises(PRUError, match=rf"index={index} .* 0 to 1"):
-        load_reference_weights(PRU(16, 16, 2), {}, index)
+        load_reference_weights(PRU(16, 16, 2, levels=2, groups=4), {}, index)
 
 
 def test_an_index_for_a_cell_is_refused():
-    cell = PRUCell(16, 16)
+    cell = PRUCell(16, 16, levels=2, groups=4)
     with pytest.raises(PRUError, match="index=1"):
-        load_reference_weights(cell, authors_weights(PRU(16, 16)), 1)
+        load_reference_weights(cell, authors_weights(PRU(16, 16, levels=2, groups=4)), 1)
 
 
 def test_from_lstm_draws_nothing_and_leaves_frozen_what_is() -> None:

@@ -17,7 +17,7 @@ from torch.nn.utils import parametrizations, prune
 
 from torch_pru import PRU, PRUCell, PRUError
 
-from .comparing import assert_all_close, gradients, set_backend
+from .comparing import assert_all_close, gradients, paper, set_backend
 
 VARIANTS = [
     {},
@@ -48,30 +48,35 @@ VARIANTS = [
     ],
 )
 def test_repr_says_what_differs_and_where_the_residual_is(arguments: tuple, options: dict, text: str):
-    assert text in repr(PRU(*arguments, **options))
+    assert text in repr(PRU(*arguments, **paper(options)))
 
 
 def test_repr_is_one_line_in_a_larger_model():
-    assert "(1): PRU(8, 8, levels=2" in repr(nn.Sequential(nn.Linear(8, 8), PRU(8, 8)))
+    assert "(1): PRU(8, 8, levels=2" in repr(nn.Sequential(nn.Linear(8, 8), PRU(8, 8, levels=2, groups=4)))
 
 
 def test_repr_of_a_subclass_with_its_own_arguments():
     class Small(PRU):
         def __init__(self, size: int) -> None:
-            super().__init__(size, size)
+            super().__init__(size, size, levels=2, groups=4)
 
     assert repr(Small(8)) == "Small(8, 8, levels=2, groups=4, residual in layers [0])"
 
 
 def test_residual_per_layer():
-    assert [spec.residual for spec in PRU(8, 12, 3).specs] == [False, True, True]
-    assert [spec.residual for spec in PRU(8, 8, 2, bidirectional=True).specs] == [True, True, False, False]
-    assert [spec.residual for spec in PRU(8, 8, 2, residual=True).specs] == [True, True]
+    assert [spec.residual for spec in PRU(8, 12, 3, levels=2, groups=4).specs] == [False, True, True]
+    assert [spec.residual for spec in PRU(8, 8, 2, bidirectional=True, levels=2, groups=4).specs] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert [spec.residual for spec in PRU(8, 8, 2, residual=True, levels=2, groups=4).specs] == [True, True]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_dtype_reaches_every_parameter_and_result(dtype: torch.dtype):
-    pru = PRU(8, 8, 2, pooling="convolution", dtype=dtype)
+    pru = PRU(8, 8, 2, pooling="convolution", dtype=dtype, levels=2, groups=4)
     assert {parameter.dtype for parameter in pru.parameters()} == {dtype}
     y, (h, c) = pru(torch.randn(3, 2, 8, dtype=dtype))
     assert y.dtype == h.dtype == c.dtype == dtype
@@ -79,7 +84,7 @@ def test_dtype_reaches_every_parameter_and_result(dtype: torch.dtype):
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 def test_device_reaches_every_parameter_and_result(options: dict):
-    pru = PRU(12, 16, 2, device="meta", **options)
+    pru = PRU(12, 16, 2, device="meta", **paper(options))
     assert {parameter.device.type for parameter in pru.parameters()} == {"meta"}
     pru = pru.to_empty(device="cpu")
     with torch.no_grad():
@@ -92,11 +97,11 @@ def test_device_reaches_every_parameter_and_result(options: dict):
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 def test_copies_compute_the_same(options: dict):
-    pru = PRU(12, 16, 2, bidirectional=True, **options).eval()
+    pru = PRU(12, 16, 2, bidirectional=True, **paper(options)).eval()
     buffer = io.BytesIO()
     torch.save(pru.state_dict(), buffer)
     buffer.seek(0)
-    loaded = PRU(12, 16, 2, bidirectional=True, **options).eval()
+    loaded = PRU(12, 16, 2, bidirectional=True, **paper(options)).eval()
     x = torch.randn(3, 2, 12)
     assert not torch.equal(loaded(x)[0], pru(x)[0])
     loaded.load_state_dict(torch.load(buffer, weights_only=True))
@@ -109,7 +114,7 @@ def test_copies_compute_the_same(options: dict):
 
 
 def test_a_copy_takes_the_generator_along():
-    pru = PRU(8, 8, weight_drop=0.5)
+    pru = PRU(8, 8, weight_drop=0.5, levels=2, groups=4)
     pru.generator = torch.Generator().manual_seed(3)
     x, other = torch.randn(3, 2, 8), copy.deepcopy(pru)
     assert torch.equal(pru(x)[0], other(x)[0])
@@ -117,7 +122,7 @@ def test_a_copy_takes_the_generator_along():
 
 @pytest.mark.parametrize("backend", ["auto", "loop", "reference"])
 def test_autocast_computes_in_bfloat16(backend: str):
-    pru = PRU(16, 16, 2, bidirectional=True, init="lstm", backend=backend)
+    pru = PRU(16, 16, 2, bidirectional=True, init="lstm", backend=backend, levels=2, groups=4)
     x, h0, c0 = torch.randn(6, 3, 16), torch.randn(4, 3, 16), torch.randn(4, 3, 16)
     exact = pru(x, (h0, c0))
     with torch.autocast("cpu", torch.bfloat16):
@@ -137,7 +142,7 @@ def test_autocast_computes_in_bfloat16(backend: str):
 
 @pytest.mark.parametrize("pooling", ["max", "convolution"])
 def test_autocast_of_contexts_without_a_fast_path(pooling: str):
-    pru = PRU(16, 16, context_transform="pyramidal", pooling=pooling)
+    pru = PRU(16, 16, context_transform="pyramidal", pooling=pooling, levels=2)
     states = torch.zeros(1, 3, 16), torch.zeros(1, 3, 16)
     with torch.autocast("cpu", torch.bfloat16):
         y, (h, c) = pru(torch.randn(4, 3, 16), states)
@@ -146,7 +151,7 @@ def test_autocast_of_contexts_without_a_fast_path(pooling: str):
 
 def test_autocast_converts_no_whole_numbers():
     """A cell state of whole numbers would be given back as whole numbers."""
-    pru, x, states = PRU(8, 16), torch.randn(4, 3, 8), torch.zeros(1, 3, 16)
+    pru, x, states = PRU(8, 16, levels=2, groups=4), torch.randn(4, 3, 8), torch.zeros(1, 3, 16)
     with torch.autocast("cpu", torch.bfloat16):
         with pytest.raises(PRUError, match=r"input has dtype torch.int64 and the weights torch.float32"):
             pru(x.long())
@@ -158,7 +163,10 @@ def test_autocast_converts_no_whole_numbers():
 
 def test_autocast_leaves_float64_alone():
     """As ``nn.LSTM`` does, also where the weights go through DropConnect."""
-    pru, x = PRU(8, 16, weight_drop=0.5, dtype=torch.float64), torch.randn(4, 3, 8, dtype=torch.float64)
+    pru, x = (
+        PRU(8, 16, weight_drop=0.5, dtype=torch.float64, levels=2, groups=4),
+        torch.randn(4, 3, 8, dtype=torch.float64),
+    )
     torch.manual_seed(0)
     expected = pru(x)[0]
     torch.manual_seed(0)
@@ -167,7 +175,7 @@ def test_autocast_leaves_float64_alone():
 
 
 def test_meta_has_no_autocast():
-    pru = PRU(8, 16, weight_drop=0.5, device="meta")
+    pru = PRU(8, 16, weight_drop=0.5, device="meta", levels=2, groups=4)
     assert pru(torch.empty(4, 3, 8, device="meta"))[0].shape == (4, 3, 16)
     with pytest.raises(PRUError, match=r"input has dtype torch.float64 and the weights torch.float32"):
         pru(torch.empty(4, 3, 8, device="meta", dtype=torch.float64))
@@ -175,7 +183,7 @@ def test_meta_has_no_autocast():
 
 def test_a_replica_uses_its_own_weights():
     """As ``nn.DataParallel`` makes it: plain tensors in the place of parameters."""
-    pru, x = PRU(8, 16, residual=False, bias=False), torch.randn(4, 3, 8)
+    pru, x = PRU(8, 16, residual=False, bias=False, levels=2, groups=4), torch.randn(4, 3, 8)
     before = pru(x)[0]
     replica = pru._replicate_for_data_parallel()
     for name, parameter in pru.named_parameters():
@@ -186,7 +194,7 @@ def test_a_replica_uses_its_own_weights():
 
 @pytest.mark.parametrize("pooling", ["average", "convolution"])
 def test_pruning_by_name(pooling: str):
-    pru, x = PRU(8, 16, pooling=pooling), torch.randn(4, 3, 8)
+    pru, x = PRU(8, 16, pooling=pooling, levels=2, groups=4), torch.randn(4, 3, 8)
     names = ["weight_hh_l0", "weight_ih_l0_k2", *(["pool_ih_l0_k2"] if pooling == "convolution" else [])]
     for name in names:
         prune.l1_unstructured(pru, name, amount=0.5)
@@ -203,7 +211,7 @@ def test_pruning_by_name(pooling: str):
 @pytest.mark.parametrize("norm", [parametrizations.weight_norm, nn.utils.weight_norm], ids=["new", "old"])
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_weight_norm_by_name(norm):
-    pru, x = PRU(8, 16), torch.randn(4, 3, 8)
+    pru, x = PRU(8, 16, levels=2, groups=4), torch.randn(4, 3, 8)
     before = pru(x)[0]
     norm(pru, "weight_hh_l0")
     torch.testing.assert_close(pru(x)[0], before)
@@ -215,7 +223,7 @@ def test_weight_norm_by_name(norm):
 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 def test_weights_of_any_strides(options: dict):
-    pru = PRU(12, 16, 2, bidirectional=True, **options).eval()
+    pru = PRU(12, 16, 2, bidirectional=True, **paper(options)).eval()
     x, other = torch.randn(3, 2, 12), copy.deepcopy(pru)
     with torch.no_grad():
         for name, parameter in other.named_parameters():
@@ -235,7 +243,7 @@ def test_weights_of_any_strides(options: dict):
 
 
 def test_cell_has_the_layers_parameters():
-    cell, pru = PRUCell(8, 8), PRU(8, 8)
+    cell, pru = PRUCell(8, 8, levels=2, groups=4), PRU(8, 8, levels=2, groups=4)
     layout = {"_l0_k1": "_k1", "_l0_k2": "_k2", "_l0": ""}
     for name in pru.state_dict():
         of_cell = next(name.replace(old, new) for old, new in layout.items() if old in name)
@@ -246,7 +254,7 @@ def test_cell_has_the_layers_parameters():
 
 def test_states_halfway_through_a_window_go_on_to_the_rest():
     for backend in ("loop", "reference"):
-        pru = set_backend(PRU(8, 8, 2, bidirectional=False), backend)
+        pru = set_backend(PRU(8, 8, 2, bidirectional=False, levels=2, groups=4), backend)
         x = torch.randn(6, 2, 8)
         whole, (h, c) = pru(x)
         first, state = pru(x[:4])
@@ -268,7 +276,9 @@ def _train_one_step(rank: int, address: str, results: str) -> None:
 
 def _model_and_batch() -> tuple[PRU, torch.Tensor]:
     torch.manual_seed(1)
-    return PRU(8, 8, 2, bidirectional=True, dtype=torch.float64), torch.randn(5, 4, 8, dtype=torch.float64)
+    return PRU(8, 8, 2, bidirectional=True, dtype=torch.float64, levels=2, groups=4), torch.randn(
+        5, 4, 8, dtype=torch.float64
+    )
 
 
 def test_two_processes_have_the_gradient_of_one(tmp_path):

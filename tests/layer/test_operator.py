@@ -173,7 +173,7 @@ def test_double_backward_through_the_reference():
 
 
 def test_double_backward_of_a_layer():
-    pru = PRU(8, 8, backend="reference")
+    pru = PRU(8, 8, backend="reference", levels=2, groups=4)
     x = torch.randn(3, 2, 8, requires_grad=True)
     (grad,) = torch.autograd.grad(pru(x)[0].square().sum(), x, create_graph=True)
     grad.square().sum().backward()
@@ -182,7 +182,7 @@ def test_double_backward_of_a_layer():
 
 @pytest.mark.parametrize("backend", ["loop", "auto"])
 def test_double_backward_elsewhere_is_one_clear_error(backend: str):
-    pru = PRU(8, 8, backend=backend)
+    pru = PRU(8, 8, backend=backend, levels=2, groups=4)
     x = torch.randn(3, 2, 8, requires_grad=True)
     (grad,) = torch.autograd.grad(pru(x)[0].square().sum(), x, create_graph=True)
     with pytest.raises(PRUError, match=r"double backward.*PRU\(\.\.\., backend='reference'\)"):

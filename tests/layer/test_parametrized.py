@@ -13,7 +13,7 @@ from torch_pru import PRU, GroupedLinear, PRUCell, PRUError, PyramidalTransform
 from torch_pru.initialize import assign
 from torch_pru.ops.layer import ROWS_AT_ONCE
 
-from .comparing import assert_all_close, gradients
+from .comparing import assert_all_close, gradients, paper
 
 LAYERS = [
     {},
@@ -58,7 +58,7 @@ def drop_everything(module: nn.Module) -> list[Dropped]:
 @pytest.mark.parametrize("steps", [4, ROWS_AT_ONCE // 20 + 1], ids=["one stretch", "more than a stretch"])
 @pytest.mark.parametrize("options", LAYERS, ids=str)
 def test_a_layer_computes_each_once(options: dict, steps: int):
-    pru = PRU(12, 12, **options)
+    pru = PRU(12, 12, **paper(options))
     everything, rows = drop_everything(pru), len(pru.specs)
     pru(torch.randn(steps, 20, 12), (torch.zeros(rows, 20, 12), torch.zeros(rows, 20, 12)))
     assert [dropped.computed for dropped in everything] == [1] * len(everything)
@@ -87,7 +87,7 @@ def test_an_input_is_compared_with_what_they_are_computed_from(make: type[nn.Mod
 
 @pytest.mark.parametrize("init", ["authors", "orthogonal", "lstm"])
 def test_they_are_drawn_anew(init: str):
-    pru = PRU(8, 8, init=init, pooling="convolution")
+    pru = PRU(8, 8, init=init, pooling="convolution", levels=2, groups=4)
     for name in ("weight_hh_l0", "pool_ih_l0_k2"):
         parametrizations.weight_norm(pru, name)
     before = pru.weight_hh_l0, pru.pool_ih_l0_k2
@@ -101,12 +101,12 @@ def test_they_are_drawn_anew(init: str):
 
 
 def test_a_bias_is_drawn_anew_or_refused():
-    pru = PRU(8, 8)
+    pru = PRU(8, 8, levels=2, groups=4)
     nn.init.ones_(pru.bias_hh_l0)
     parametrizations.weight_norm(pru, "bias_hh_l0")
     pru.reset_parameters()
     assert not pru.parametrizations.bias_hh_l0.original1.any()
-    pru = PRU(8, 8)
+    pru = PRU(8, 8, levels=2, groups=4)
     parametrize.register_parametrization(pru, "weight_hh_l0", Dropped())
     wrong = r"weight_hh_l0 cannot be set: .*Dropped does not implement right_inverse"
     with pytest.raises(PRUError, match=wrong):
@@ -117,7 +117,9 @@ def test_a_bias_is_drawn_anew_or_refused():
 @pytest.mark.parametrize("pooling", ["average", "max", "convolution"])
 def test_weight_norm_of_a_pyramidal_context(pooling: str, weight_drop: float):
     """Its gradients are those of the plain weight, handed on to direction and length."""
-    plain = PRU(8, 8, init="lstm", context_transform="pyramidal", pooling=pooling, weight_drop=weight_drop)
+    plain = PRU(
+        8, 8, init="lstm", context_transform="pyramidal", pooling=pooling, weight_drop=weight_drop, levels=2
+    )
     normed = copy.deepcopy(plain)
     x, states = torch.randn(4, 3, 8), (torch.randn(1, 3, 8), torch.randn(1, 3, 8))
     parametrizations.weight_norm(normed, "weight_hh_l0_k1")

@@ -17,7 +17,7 @@ POOLINGS = ("average", "max", "skip", "convolution")
 @pytest.mark.parametrize("rows", [1, 3, 64, 65])
 def test_few_rows_without_gradients(pooling: str, rows: int):
     """As when a token is generated."""
-    pru = PRU(16, 16, levels=3, pooling=pooling, init="lstm")
+    pru = PRU(16, 16, levels=3, pooling=pooling, init="lstm", groups=4)
     x = torch.randn(1, rows, 16)
     expected = pru(x)[0].detach()
     with torch.no_grad():
@@ -28,7 +28,7 @@ def test_few_rows_without_gradients(pooling: str, rows: int):
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs a PyTorch with oneDNN")
 def test_a_token_does_not_wait_for_the_slower_library(monkeypatch: pytest.MonkeyPatch):
-    pru, x = PRU(16, 16), torch.randn(1, 1, 16)
+    pru, x = PRU(16, 16, levels=2, groups=4), torch.randn(1, 1, 16)
     monkeypatch.setattr(products.F, "linear", None)
     with torch.no_grad():
         pru(x)
@@ -39,7 +39,7 @@ def test_a_token_does_not_wait_for_the_slower_library(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_one_parameter_trained_and_all_others_frozen(pooling: str, rows: int):
     """A gradient that a bias or a kernel alone asks for counts too."""
-    pru, x = PRU(8, 8, pooling=pooling, init="lstm"), torch.randn(1, rows, 8)
+    pru, x = PRU(8, 8, pooling=pooling, init="lstm", levels=2, groups=4), torch.randn(1, rows, 8)
     states = torch.randn(1, rows, 8), torch.randn(1, rows, 8)
     expected = gradients([pru(x, states)[0]], **dict(pru.named_parameters()))
     for name, parameter in pru.named_parameters():
@@ -51,7 +51,7 @@ def test_one_parameter_trained_and_all_others_frozen(pooling: str, rows: int):
 
 @pytest.mark.parametrize("rows", [3, 100])
 def test_all_parameters_frozen_and_the_input_asked_for(rows: int):
-    pru, x = PRU(8, 8, init="lstm"), torch.randn(1, rows, 8, requires_grad=True)
+    pru, x = PRU(8, 8, init="lstm", levels=2, groups=4), torch.randn(1, rows, 8, requires_grad=True)
     expected = gradients([pru(x)[0]], x=x)
     pru.requires_grad_(False)
     assert_all_close(gradients([pru(x)[0]], x=x), expected)
@@ -64,5 +64,5 @@ def test_the_input_is_not_written_to():
     PyramidalTransform(8, 8)(x)
     PRU(8, 8, levels=1, groups=1, residual=True)(x)
     with torch.no_grad():
-        PRU(8, 8, residual=True)(x)
+        PRU(8, 8, residual=True, levels=2, groups=4)(x)
     assert torch.equal(x, before)

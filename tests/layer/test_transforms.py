@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from torch_pru import PRU, GroupedLinear, PyramidalTransform
 from torch_pru.options import split_levels
 
+from .comparing import paper
+
 POOLINGS = ("average", "max", "skip", "convolution")
 
 
@@ -130,7 +132,7 @@ def test_one_level_is_a_linear_transform():
 
 
 def count(**options: object) -> int:
-    return sum(parameter.numel() for parameter in PRU(600, 600, device="meta", **options).parameters())
+    return sum(parameter.numel() for parameter in PRU(600, 600, device="meta", **paper(options)).parameters())
 
 
 BIASES = 2 * 4 * 600
@@ -181,6 +183,6 @@ def test_savings_that_the_paper_reports():
 )
 def test_parameters_of_the_language_models(vocabulary: int, hidden: int, groups: int, millions: float):
     sizes = (400, hidden, hidden, 400)
-    layers = [PRU(n, m, groups=groups, device="meta") for n, m in itertools.pairwise(sizes)]
+    layers = [PRU(n, m, groups=groups, device="meta", levels=2) for n, m in itertools.pairwise(sizes)]
     total = vocabulary * 400 + vocabulary + sum(p.numel() for layer in layers for p in layer.parameters())
     assert total / 1e6 == pytest.approx(millions, abs=0.006)

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from torch_pru import PRU
 
+from .comparing import paper
+
 CONTEXTS = [
     {"context_transform": "grouped"},
     {"context_transform": "linear"},
@@ -21,8 +23,8 @@ contexts = pytest.mark.parametrize("context", CONTEXTS, ids=lambda context: "-".
 
 def pair(rate: float, **options: object) -> tuple[PRU, PRU]:
     """A layer with weight drop, and one with the same weights and none."""
-    dropping = PRU(8, 8, init="lstm", weight_drop=rate, **options)
-    plain = PRU(8, 8, init="lstm", **options)
+    dropping = PRU(8, 8, init="lstm", weight_drop=rate, **paper(options))
+    plain = PRU(8, 8, init="lstm", **paper(options))
     plain.load_state_dict(dropping.state_dict())
     return dropping, plain
 

@@ -84,21 +84,15 @@ class LanguageModel(nn.Module):
         if config.unit == "fused-lstm":  # one level, one group, no residual: an LSTM
             sizes = (input_size, hidden_size)
             return PRU(*sizes, levels=1, groups=1, residual=False, init="lstm", weight_drop=drop)
-        return PRU(
-            input_size,
-            hidden_size,
-            levels=config.levels,
-            groups=config.groups,
-            input_groups=config.input_groups,
-            pooling=config.pooling,
-            level_split=config.level_split,
-            pool_window=config.pool_window,
-            residual=config.residual,
-            input_transform=config.input_transform,
-            context_transform=config.context_transform,
-            init=config.init,
-            weight_drop=drop,
-        )
+        names = ["input_groups", "residual", "input_transform", "context_transform", "init"]
+        kinds = (config.input_transform, config.context_transform)
+        if "grouped" in kinds:
+            names += ["groups"]
+        if "pyramidal" in kinds:
+            names += ["levels"]
+            names += ["pooling", "level_split", "pool_window"] if config.levels > 1 else []
+        options = {name: getattr(config, name) for name in names}  # a PRU refuses those it does not use
+        return PRU(input_size, hidden_size, weight_drop=drop, **options)
 
     @property
     def vocabulary_size(self) -> int:
