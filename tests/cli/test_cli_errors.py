@@ -185,7 +185,7 @@ def test_python_m_torch_pru_is_the_same() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-@pytest.mark.parametrize("command", [["recipes"], ["report", RESULT]], ids=["recipes", "report"])
+@pytest.mark.parametrize("command", [["recipes"], ["report", RESULT, "--paper"]], ids=["recipes", "report"])
 def test_a_terminal_of_few_letters(
     command: list[str], encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,11 +151,17 @@ def test_finetune_and_report(run: Path) -> None:
     assert "finetuning --set groups=2: groups=2 cannot change" in errors
     pru("finetune", run, "--set", "temporal=2.5")
     finetuned = run.with_name("tiny-1-finetuned")
-    document = pru("report", run, finetuned)
+    document = pru("report", run, finetuned, "--paper")
     first, second = (line for line in document.splitlines() if line.startswith("| `tiny-1"))
     assert "temporal" not in first
     assert "temporal=2.5" in second
     assert max(map(len, document.splitlines())) > 200  # tables are not wrapped to the terminal's width
+    heading, _, first, second, *_ = pru("report", run, finetuned).splitlines()
+    assert heading.startswith("| run | differs in |")
+    assert first.startswith("| tiny-1 | ")
+    assert "temporal=1.0" in first
+    assert "temporal=2.5" in second
+    assert "finetuned" in second
 
 
 def test_a_run_that_is_named_by_a_dot(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

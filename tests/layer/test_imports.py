@@ -71,6 +71,7 @@ PARTS = (
     "lm.records",
     "lm.results",
     "lm.report",
+    "lm.summary",
     "lm.statistics",
     "lm.compare",
     "lm.api",

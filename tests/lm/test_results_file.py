@@ -14,7 +14,7 @@ PAPER_ROWS = 68
 
 
 def test_the_results_file_is_made_from_the_results() -> None:
-    command = "pru report results > RESULTS.md"
+    command = "pru report results --paper > RESULTS.md"
     content = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
     assert command in content
     assert report([ROOT / "results"]) == content

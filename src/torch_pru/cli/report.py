@@ -1,4 +1,4 @@
-"""``pru report``: runs beside the paper."""
+"""``pru report``: runs in one table, or beside the paper's."""
 
 from __future__ import annotations
 
@@ -23,18 +23,23 @@ def report(
             "this .jsonl file.",
         ),
     ] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Print the paper's tables, with the runs beside its numbers.")
+    ] = False,
 ) -> None:
-    """Compare runs with the paper.
+    """Show runs in one table.
 
-    Prints Markdown. Scores are those that `pru evaluate` has written to the run folders.
+    One line per run: what sets it apart from the others, and what it reached. Prints Markdown. Scores are
+    those that `pru evaluate` has written to the run folders.
     """
     from torch_pru.lm.report import report as write_report
     from torch_pru.lm.results import keep as keep_run
+    from torch_pru.lm.summary import summary
 
     names = [run.resolve().name for run in runs]
     if keep is not None and (twice := sorted({name for name in names if names.count(name) > 1})):
         raise PRUError(f"--keep {keep}: several runs are named {', '.join(twice)}; keep them one at a time")
-    typer.echo(write_report(runs), nl=False)
+    typer.echo(write_report(runs) if paper else summary(runs), nl=False)
     if keep is not None:
         for run in runs:
             keep_run(run, keep)

@@ -35,7 +35,7 @@ NOISE = 0.5
 INTRODUCTION = f"""\
 # Results
 
-Word-level perplexity, validation / test; lower is better. Made by `pru report results > RESULTS.md`.
+Word-level perplexity, validation / test; lower is better. Made by `pru report results --paper > RESULTS.md`.
 
 - **paper**: Mehta et al., "Pyramidal Recurrent Unit for Language Modeling" (EMNLP 2018).
 - **code**: the README of the authors' repository; for AWD-LSTM, what its own authors' code reaches.

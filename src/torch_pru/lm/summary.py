@@ -1,0 +1,72 @@
+"""Some runs in one short table: what sets them apart, and what they reached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch_pru.lm.evaluation.static import format_perplexity
+from torch_pru.lm.results import Result, read_results
+
+HEADINGS = ("run", "differs in", "parameters", "validation", "test", "epochs", "minutes")
+
+
+def summary(paths: Iterable[str | Path]) -> str:
+    """Runs as a Markdown table, one per line.
+
+    Perplexities are those that ``pru evaluate`` has recorded; columns that no run fills are left out.
+
+    Args:
+        paths: run folders, compact files, or folders of these; see `read_results`.
+
+    Example:
+        >>> print(summary([]), end="")
+        No runs.
+    """
+    results = sorted(read_results(paths), key=lambda one: (one.config.name, one.name))
+    if not results:
+        return "No runs.\n"
+    differing = differing_settings(results)
+    rows = [cells(result, differing) for result in results]
+    used = [number for number in range(len(HEADINGS)) if any(row[number] for row in rows)]
+    lines = [HEADINGS, ["---" if number < 2 else "---:" for number in range(len(HEADINGS))], *rows]
+    table = "".join(f"| {' | '.join(line[number] for number in used)} |\n" for line in lines)
+    unscored = [result.name for result in results if result.perplexity("static", "valid") is None]
+    if unscored:
+        table += f"\nNot scored yet: {', '.join(unscored)}. Score a run with `pru evaluate RUN`.\n"
+    return table
+
+
+def differing_settings(results: Sequence[Result]) -> list[str]:
+    """The settings that are not the same in all runs."""
+    first = results[0].own_settings
+    keys = dict.fromkeys(key for result in results for key in result.own_settings)
+    return [key for key in keys if any(result.own_settings.get(key) != first.get(key) for result in results)]
+
+
+def cells(result: Result, differing: Sequence[str]) -> list[str]:
+    """A run as texts, in the order of `HEADINGS`."""
+    values = [f"{key}={as_text(result.own_settings[key])}" for key in differing if key in result.own_settings]
+    total = result.parameters("total")
+    scores = [result.perplexity("static", split) for split in ("valid", "test")]
+    return [
+        result.name,
+        ", ".join([*values, *(["finetuned"] if result.finetuned else [])]),
+        "" if total is None else f"{total:,}",
+        *("" if score is None else format_perplexity(score) for score in scores),
+        f"{result.epochs}" if result.finished else f"{result.epochs} (unfinished)",
+        f"{result.minutes:.1f}",
+    ]
+
+
+def as_text(value: Any) -> str:
+    """A value, short: of a path only its last part.
+
+    Example:
+        >>> as_text((400, 400)), as_text("/home/me/texts/book")
+        ('400x400', 'book')
+    """
+    if isinstance(value, list | tuple):
+        return "x".join(map(str, value))
+    return Path(value).name if isinstance(value, str) and "/" in value else str(value)
