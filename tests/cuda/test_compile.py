@@ -27,7 +27,7 @@ SMALL = ("forward_cluster", tuple(CONSTANTS.items()))
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_PRU_CACHE", str(tmp_path))
-    return tmp_path
+    return tmp_path / "kernels"
 
 
 def variants(device):
@@ -142,13 +142,13 @@ def test_a_user_without_a_home_has_no_cache(monkeypatch):
     for name in ("TORCH_PRU_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(compiler.Path, "home", home)
-    assert compiler.cache_directory() is None
+    assert compiler.cache_folder() is None
     assert compiler.cubin(*SMALL, "sm_90").startswith(b"\x7fELF")
 
 
 def test_the_cache_may_be_below_the_home(monkeypatch):
-    monkeypatch.setenv("TORCH_PRU_CACHE", "~/kernels")
-    assert compiler.cache_directory() == compiler.Path.home() / "kernels"
+    monkeypatch.setenv("TORCH_PRU_CACHE", "~/pru")
+    assert compiler.cache_folder() == compiler.Path.home() / "pru"
 
 
 def test_a_disk_that_fills_up_is_left_clean(cache, monkeypatch):

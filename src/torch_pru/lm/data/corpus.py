@@ -23,11 +23,8 @@ from torch_pru.lm.data.prepare import prepared_ids, prepared_text, smallest_inte
 from torch_pru.lm.data.sources import CORPORA, SPLITS, check_digest
 from torch_pru.lm.data.storage import data_folder, sha256_of
 from torch_pru.lm.data.text import EOS, UNKNOWN, read_blocks
-from torch_pru.lm.data.token_cache import Arrays, cached
 from torch_pru.lm.data.tokenizer import Tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
-
-_FORMAT = b"torch-pru tokens 1\n"  # part of every cache key: change it when tokenising changes
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +92,7 @@ def load_corpus(name_or_folder: str | Path, *, data_root: str | Path | None = No
     name = name_or_folder if isinstance(name_or_folder, str) else None
     if name == "king-james":
         verses = king_james_verses()
-        return _corpus_of(_number({split: [list(chain(*verses[split]))] for split in SPLITS}))
+        return _number({split: [list(chain(*verses[split]))] for split in SPLITS})
     if name is not None and name in CORPORA:
         folder = Path(data_root or data_folder()) / CORPORA[name].folder
         if not folder.is_dir():
@@ -238,43 +235,24 @@ def _load_folder(folder: Path, name: str | None) -> Corpus:
     for path in files.values():
         if not path.is_file():
             raise PRUError(f"{path} is missing; a corpus is a folder with train.txt, valid.txt and test.txt")
-    digests = {split: sha256_of(path) for split, path in files.items()}
     if name is not None:
         for split, path in files.items():
-            check_digest(name, split, path, digests[split])
-    key = hashlib.sha256(_FORMAT + "".join(digests[split] for split in SPLITS).encode()).hexdigest()
-    return _corpus_of(cached(key, lambda: _read_files(files)))
-
-
-def _words(path: Path) -> Iterator[list[str]]:
-    return map(Tokenizer("spaces"), read_blocks(path))
-
-
-def _read_files(files: Mapping[str, Path]) -> Arrays:
-    for path in files.values():
-        _check_not_empty(path)
+            check_digest(name, split, path, sha256_of(path))
     return _number({split: _words(path) for split, path in files.items()})
 
 
-def _check_not_empty(path: Path) -> None:
+def _words(path: Path) -> Iterator[list[str]]:
     if all(block.isspace() for block in read_blocks(path)):
         raise PRUError(f"{path} is empty; it needs at least one word")
+    return map(Tokenizer("spaces"), read_blocks(path))
 
 
-def _number(splits: Mapping[str, Iterable[list[str]]]) -> Arrays:
-    """Number words in order of appearance: ids (N,) int32 of each split, and the words as lines of UTF-8."""
+def _number(splits: Mapping[str, Iterable[list[str]]]) -> Corpus:
+    """Number the words of the three splits, given in blocks, in order of appearance."""
     numbers: defaultdict[str, int] = defaultdict()
     numbers.default_factory = numbers.__len__  # a new word gets the next number, without a test per word
-    arrays = {}
+    ids = {}
     for split, blocks in splits.items():
-        arrays[split] = np.concatenate(
-            [np.fromiter(map(numbers.__getitem__, words), np.int32, len(words)) for words in blocks]
-        )
-    arrays["words"] = np.frombuffer("\n".join(numbers).encode("utf-8"), np.uint8)
-    return arrays
-
-
-def _corpus_of(arrays: Arrays) -> Corpus:
-    vocabulary = Vocabulary(arrays["words"].tobytes().decode("utf-8").split("\n"))
-    train, valid, test = (torch.from_numpy(arrays[split].astype(np.int64)) for split in SPLITS)
-    return Corpus(train, valid, test, vocabulary)
+        arrays = [np.fromiter(map(numbers.__getitem__, words), np.int64, len(words)) for words in blocks]
+        ids[split] = torch.from_numpy(np.concatenate(arrays))
+    return Corpus(ids["train"], ids["valid"], ids["test"], Vocabulary(numbers))

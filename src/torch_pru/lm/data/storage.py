@@ -6,48 +6,24 @@ import contextlib
 import hashlib
 import os
 import secrets
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from torch_pru.cache import cache_folder
 from torch_pru.errors import PRUError
 
 CHUNK = 1 << 20  # bytes read at a time; files of any size pass through this much memory
 
 
-def cache_folder() -> Path:
-    """The package's cache: ``$TORCH_PRU_CACHE``, or ``torch-pru`` in the user's cache folder.
-
-    Example:
-        >>> cache_folder()  # doctest: +SKIP
-        PosixPath('/home/me/.cache/torch-pru')
-    """
-    chosen = os.environ.get("TORCH_PRU_CACHE")
-    if chosen:
-        return Path(chosen)
-    try:
-        home = Path.home()
-    except RuntimeError as error:  # a user id without an account, as in some containers
-        raise PRUError("no home folder to keep a cache in; set TORCH_PRU_CACHE to a folder") from error
-    if sys.platform == "win32":
-        user_cache = os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        user_cache = home / "Library" / "Caches"
-    else:
-        user_cache = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
-    return Path(user_cache) / "torch-pru"
-
-
 def data_folder() -> Path:
-    """Where named corpora are kept: ``$PRU_DATA``, or ``data`` in the package's cache.
-
-    Example:
-        >>> data_folder()  # doctest: +SKIP
-        PosixPath('/home/me/.cache/torch-pru/data')
-    """
-    chosen = os.environ.get("PRU_DATA")
-    return Path(chosen) if chosen else cache_folder() / "data"
+    """The folder of the named corpora: ``$PRU_DATA``, or ``data`` in the package's cache folder."""
+    if chosen := os.environ.get("PRU_DATA"):
+        return Path(chosen)
+    cache = cache_folder()
+    if cache is None:
+        raise PRUError("there is no home folder for data sets; set PRU_DATA or TORCH_PRU_CACHE to a folder")
+    return cache / "data"
 
 
 def sha256_of(path: Path) -> str:

@@ -13,7 +13,7 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
-from torch_pru.ops.cache import cache_directory
+from torch_pru.cache import cache_folder
 
 SOURCES = {
     "forward_cluster": ("common.cu", "recurrence.cu", "cluster.cu", "forward_cluster.cu"),
@@ -61,10 +61,10 @@ def cubin(kernel: str, constants: tuple[tuple[str, int], ...], architecture: str
     options = (f"--gpu-architecture={architecture}", *OPTIONS, *definitions)
     key = "\n".join((source(kernel), *options, nvrtc_version()))
     digest = hashlib.sha256(key.encode()).hexdigest()[:32]
-    kept = cache_directory()
-    if kept is None:
+    folder = cache_folder()
+    if folder is None:
         return _compile(kernel, options)
-    entry = kept / f"{kernel}-{architecture}-{digest}.cubin"
+    entry = folder / "kernels" / f"{kernel}-{architecture}-{digest}.cubin"
     code = _read(entry)
     if code is None:
         code = _compile(kernel, options)

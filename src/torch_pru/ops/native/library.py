@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from torch_pru.ops.cache import cache_directory
+from torch_pru.cache import cache_folder
 from torch_pru.ops.native import build
 
 log = logging.getLogger(__name__)
@@ -80,13 +80,13 @@ def _compiled() -> Path | str:
     compiler = build.find_compiler()
     if compiler is None:
         return "there is no C++ compiler for the CPU kernels"
-    folder = cache_directory()
+    folder = cache_folder()
     if folder is None:
         return "there is no cache folder for the CPU kernels; set TORCH_PRU_CACHE to one"
     version = hashlib.sha256(f"{compiler} {build.compiler_version(compiler)}".encode()).hexdigest()[:8]
-    path = folder / f"kernels-{build.source_digest()}-{version}.so"
+    path = folder / "kernels" / f"kernels-{build.source_digest()}-{version}.so"
     if not path.is_file():
-        log.warning("compiling the CPU kernels with %s, once, into %s", compiler, folder)
+        log.warning("compiling the CPU kernels with %s, once, into %s", compiler, path.parent)
         try:
             build.build(compiler, path)
         except (build.BuildError, OSError) as error:
