@@ -145,28 +145,15 @@ def with_limit(config: Config, minutes: float) -> Config:
 
 def config_for_text(changes: Mapping[str, str], minutes: float | None) -> Config:
     """Settings that suit a text, the machine and the time given, with what the user asked for on top."""
-    from torch_pru.lm.config import PRU_SETTINGS, build_config
-    from torch_pru.lm.data import load_corpus
-    from torch_pru.lm.plan import plan_training
+    from torch_pru.lm.plan import plan_config
     from torch_pru.lm.recipe import parse_overrides
 
-    corpus = load_corpus(changes["corpus"])
-    seconds = seconds_to_train(MINUTES if minutes is None else minutes)
-    plan = plan_training(
-        changes["corpus"],
-        tokens=len(corpus.train),
-        held_out=len(corpus.valid),
-        vocabulary_size=len(corpus.vocabulary),
-        seconds=seconds,
-        device=changes.get("device", "auto"),
-    )
-    values, wanted = dict(plan.settings), parse_overrides(changes)
-    if wanted.get("unit", "pru") != "pru":
-        values = {key: value for key, value in values.items() if key not in PRU_SETTINGS}
+    wanted = parse_overrides(changes)
+    corpus = wanted.pop("corpus")
     if "epochs" in wanted and minutes is None:
-        values["minutes"] = 0.0
-    name = Path(changes["corpus"]).name
-    return build_config(name.rpartition("-")[0] or name, values | wanted)
+        wanted["minutes"] = 0.0  # all epochs, however long they take
+    seconds = seconds_to_train(MINUTES if minutes is None else minutes)
+    return plan_config(corpus, minutes=seconds / 60, changes=wanted)
 
 
 def seconds_to_train(minutes: float) -> float:

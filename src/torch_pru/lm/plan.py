@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torch_pru.lm.config import Config, build_config
+from torch_pru.lm.config import PRU_SETTINGS, Config, build_config
+from torch_pru.lm.data import load_corpus
 from torch_pru.lm.device import choose_device
 from torch_pru.lm.model import LanguageModel
 
@@ -35,6 +39,35 @@ class Plan:
     tokens_per_second: float
     seconds: float
     passes: float
+
+
+def plan_config(corpus: str, *, minutes: float = 10.0, changes: Mapping[str, Any] | None = None) -> Config:
+    """A configuration that suits a text, this machine and the time there is.
+
+    Args:
+        corpus: name of a corpus, such as ``prepare_text(["book.txt"]).name``, or a folder.
+        minutes: that training and scoring may take.
+        changes: settings to use instead of those that are chosen.
+
+    Example:
+        >>> config = plan_config("king-james", minutes=1, changes={"epochs": 1})    # doctest: +SKIP
+        >>> config.model.hidden                                                     # doctest: +SKIP
+        (128,)
+    """
+    loaded, changes = load_corpus(corpus), dict(changes or {})
+    plan = plan_training(
+        corpus,
+        tokens=len(loaded.train),
+        held_out=len(loaded.valid),
+        vocabulary_size=len(loaded.vocabulary),
+        seconds=60 * minutes,
+        device=str(changes.get("device", "auto")),
+    )
+    settings = plan.settings
+    if changes.get("unit", "pru") != "pru":
+        settings = {key: value for key, value in settings.items() if key not in PRU_SETTINGS}
+    name = re.sub("-[0-9a-f]{8}$", "", Path(corpus).name)  # without the hash of the text
+    return build_config(name, settings | changes)
 
 
 def plan_training(
