@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import torch
 
 from torch_pru.lm.checkpoint import Checkpoint, save_checkpoint
 from torch_pru.lm.config import Config, build_config
-from torch_pru.lm.data import load_corpus
+from torch_pru.lm.data import Corpus, load_corpus
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.run import RunFolder
+from torch_pru.lm.training.distributed import World
+from torch_pru.lm.training.trainer import Trainer
 
 NOUNS = ["dog", "cat", "house", "man", "river", "price", "year", "bank"]
 VERBS = ["sees", "likes", "builds", "sells", "finds"]
@@ -69,9 +72,17 @@ def write_run(
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if weights:
-        state = model_of(kind, len(loaded.vocabulary), seed).state_dict()
-        save_checkpoint(run.checkpoints, Checkpoint(state, state, {}))
+        weights_of_run = model_of(kind, len(loaded.vocabulary), seed).state_dict()
+        state = trainer_state(config, loaded)
+        save_checkpoint(run.checkpoints, Checkpoint(weights_of_run, weights_of_run, state))
     return folder
+
+
+def trainer_state(config: Config, corpus: Corpus) -> dict[str, Any]:
+    """The state of a trainer before its first step; the text is repeated, because it may be too short."""
+    text = corpus.train.repeat(1 + 5000 // len(corpus.train))
+    longer = replace(corpus, train=text, valid=text)
+    return dict(Trainer(config, longer, World(torch.device("cpu"))).checkpoint().state)
 
 
 def literal_log_softmax(logits: list[float]) -> list[float]:

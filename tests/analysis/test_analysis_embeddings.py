@@ -97,7 +97,7 @@ def test_the_control_is_reproducible() -> None:
 
 
 def test_categories_of_one_word_alone_are_refused() -> None:
-    with pytest.raises(PRUError, match="no category with two words"):
+    with pytest.raises(PRUError, match="no category with two or more words"):
         embedding_variance(model_of("pru", 1), Vocabulary(["dog"]), {"dog": "NOUN"})
 
 

@@ -130,7 +130,7 @@ def test_default_sentences_come_from_the_validation_text(runs: dict[str, Path], 
 
 def test_unknown_words_of_a_sentence_are_named(runs: dict[str, Path], tmp_path: Path) -> None:
     sentences = ["the old [wolf] sees it", "the wolf and the <unk> fox"]
-    with pytest.warns(UserWarning, match="^not in the vocabulary, so read as <unk>: wolf, fox$"):
+    with pytest.warns(UserWarning, match="^not in the vocabulary, read as <unk>: wolf, fox$"):
         analyze([runs["lstm"]], tmp_path, only=["saliency"], sentences=sentences)
 
 
@@ -151,7 +151,10 @@ def test_an_analysis_that_does_not_suit_is_left_out(
     run = write_run(tmp_path / "run", "pru", text)
     status, shown, errors = pru("analyze", run, "--out", tmp_path / "out")
     assert status == 0, errors
-    reasons = ("tags has no category with two words", "the validation text has no sentence of 8 to 25 words")
+    reasons = (
+        "tags has no category with two or more words",
+        "the validation text has no sentence of 8 to 25 words",
+    )
     page = (tmp_path / "out" / "index.html").read_text()
     for reason in reasons:
         assert f": Left out: {reason}" in shown
@@ -223,7 +226,7 @@ def test_a_run_without_weights_is_named(corpus: Path, tmp_path: Path) -> None:
         (["--sentence", "  "], "is empty"),
         (["--sentence", "the [old dog] sees"], "put one whole word in brackets"),
         (["--only", "confidense"], "did you mean 'confidence'?"),
-        (["--only", "curves", "--top1"], "belong to saliency"),
+        (["--only", "curves", "--top1"], "are options of saliency"),
     ],
 )
 def test_mistakes_end_in_one_line(

@@ -1,7 +1,7 @@
-"""The paper's questions, asked of any run: how sure, how varied, what it looks at, how it learned.
+"""The paper's analyses for any run: confidence, embeddings, saliency, gradients, learning curves, sweeps.
 
-Functions give plain data; ``analyze`` writes it with its figures and one HTML page. Matplotlib and NLTK, the
-extra ``[analysis]``, are loaded only when figures are drawn and words are tagged.
+Functions return plain dataclasses; `analyze` writes them with their figures and one HTML page. Matplotlib and
+NLTK (the extra ``[analysis]``) are imported only when figures are drawn and words are tagged.
 """
 
 from torch_pru.analysis.confidence import Confidence, confidence, next_word_entropies

@@ -1,4 +1,4 @@
-"""How sure a model is of the next word: entropies of its distributions."""
+"""How confident a model is: entropies of its next-word distributions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.progress import ProgressCallback
 
 BINS = 40
-COLUMNS = 20  # of the validation text, of which the paper takes one: 3,687 contexts of PTB
+COLUMNS = 20  # the paper uses one of twenty columns of the validation text: 3,687 contexts on PTB
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Confidence:
     """Histogram of next-word entropies.
 
     Attributes:
-        contexts: how many distributions there are.
-        mean: of their entropies, in nats.
-        loss: mean negative log-likelihood of the words that followed, in nats. Of a model that knows how sure
-            it may be, it is the mean entropy; an overconfident one has a larger loss.
-        edges: of the bins, in nats, from 0 to ln V; one more than there are bins.
-        counts: of the contexts in each bin.
+        contexts: number of distributions.
+        mean: mean entropy, in nats.
+        loss: mean negative log-likelihood of the words that followed, in nats. For a calibrated model it
+            equals the mean entropy; an overconfident model has a larger loss.
+        edges: bin edges in nats, from 0 to ln V.
+        counts: number of contexts in each bin.
 
     Example:
         >>> Confidence(2, 0.5, 0.7, [0.0, 0.5, 1.0], [1, 1]).mean
@@ -55,9 +55,9 @@ def confidence(
     Args:
         model: the language model.
         ids: (N,) the text, the validation text in the paper.
-        batch: into how many columns it is cut.
-        bins: of equal width over [0, ln V].
-        progress: called with the contexts done and those there are.
+        batch: number of columns that the text is cut into.
+        bins: number of bins of equal width over [0, ln V].
+        progress: called with the number of contexts done and in total.
 
     Example:
         >>> found = confidence(run.model(), corpus.valid)                   # doctest: +SKIP
@@ -67,7 +67,7 @@ def confidence(
     check_positive("bins", bins)
     entropies, losses = next_word_entropies(model, columns(ids, batch)[:, 0], progress=progress)
     highest = math.log(model.vocabulary_size)
-    # Rounding may carry an entropy past either end.
+    # Rounding can move an entropy slightly out of range.
     counts = torch.histc(entropies.clamp(0, highest), bins, 0, highest)
     return Confidence(
         contexts=len(entropies),
@@ -81,7 +81,7 @@ def confidence(
 def next_word_entropies(
     model: LanguageModel, ids: Tensor, *, window: int = 1000, progress: ProgressCallback | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Entropy after each word of ``ids`` (N,) but the last, and loss of the word that followed.
+    """Entropy after each word of ``ids`` (N,) except the last, and the loss of the word that follows.
 
     Returns:
         Two tensors (N - 1,), float64 on the CPU, in nats.
@@ -97,7 +97,7 @@ def next_word_entropies(
     entropies, losses = [], []
     rows = max(1, MAX_LOGITS // model.logits_per_token)
     for scored in score_windows(model, ids, batch=1, window=window, progress=progress):
-        for piece in scored.hidden.split(rows):  # so that the logits never take much memory
+        for piece in scored.hidden.split(rows):  # limits the memory for logits
             with torch.no_grad():
                 log_p = model.log_probabilities(piece)
                 entropies.append(-(log_p.exp() * log_p).sum(-1, dtype=torch.float64).cpu())

@@ -1,4 +1,4 @@
-"""How many dimensions of the word vectors a loss reaches."""
+"""How many dimensions of the word vectors have a large gradient."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch_pru.analysis.gradients import read_with_gradients
 from torch_pru.errors import PRUError
 from torch_pru.lm.model import LanguageModel
 
-SHARE = 0.1  # of a model's largest gradient, above which an entry counts as covered
+SHARE = 0.1  # an entry counts as covered above this share of the model's largest gradient
 THRESHOLDS = tuple(round(10 ** (step / 20 - 3), 6) for step in range(61))  # 0.001 to 1; SHARE is one of them
-LENGTH = 70  # one usual window of training
+LENGTH = 70  # the usual window of training
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Gradients at the input over a text.
+    """Gradients of a loss with respect to the word vectors of a text.
 
     Attributes:
-        gradient: (T, E) of the mean loss, five digits of each entry.
+        gradient: (T, E) gradient of the mean loss, rounded to five digits.
         largest: the largest absolute entry.
-        share: of the entries whose absolute value is above a tenth of ``largest``.
-        thresholds: parts of ``largest``, from 0.001 to 1.
-        shares: of the entries above each of them.
+        share: share of entries with an absolute value above a tenth of ``largest``.
+        thresholds: fractions of ``largest``, from 0.001 to 1.
+        shares: share of entries above each threshold.
 
     Example:
         >>> Coverage([[1.0, 0.0]], 1.0, 0.5, [0.1, 1.0], [0.5, 0.0]).share
@@ -40,12 +40,12 @@ class Coverage:
 
 
 def gradient_coverage(model: LanguageModel, ids: Tensor, *, length: int = LENGTH) -> Coverage:
-    """Gradient of the mean loss at the word vectors of a text, the model's own first guesses as labels.
+    """Gradient of the mean loss with respect to word vectors, with the model's most likely words as labels.
 
     Args:
         model: the language model.
-        ids: (N,) a text, of which the first ``length`` words are read from the zero state.
-        length: T.
+        ids: (N,) a text; its first ``length`` words are read from the zero state.
+        length: number of words.
 
     Example:
         >>> found = gradient_coverage(run.model(), corpus.test)             # doctest: +SKIP
@@ -65,9 +65,9 @@ def gradient_coverage(model: LanguageModel, ids: Tensor, *, length: int = LENGTH
     )
 
 
-@torch.enable_grad()  # also where the caller has switched gradients off
+@torch.enable_grad()  # also if the caller has disabled gradients
 def input_gradient(model: LanguageModel, ids: Tensor) -> Tensor:
-    """Gradient (T, E) of the mean loss of a text (T,), with the likeliest word of each step as its label.
+    """Gradient (T, E) of the mean loss of a text (T,), with the most likely word of each step as its label.
 
     Example:
         >>> from torch_pru.lm.config import ModelConfig, RegularisationConfig
@@ -77,7 +77,7 @@ def input_gradient(model: LanguageModel, ids: Tensor) -> Tensor:
         torch.Size([10, 8])
     """
     if ids.dim() != 1 or not len(ids):
-        raise PRUError(f"ids has shape {tuple(ids.shape)}; give a text as one row of at least one id, (T,)")
+        raise PRUError(f"ids has shape {tuple(ids.shape)}; expected (T,) with at least one token")
     read = read_with_gradients(model, ids.to(model.embedding.weight.device, torch.int64)[:, None])
     log_p = model.log_probabilities(read.hidden[:, 0])  # (T, V)
     loss = -log_p.max(-1).values.mean()

@@ -1,4 +1,4 @@
-"""Learning curves, from the metrics in run folders."""
+"""Learning curves from the metrics of runs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class LearningCurve:
     """Perplexities after each epoch.
 
     Attributes:
-        corpus: what was learned.
-        model: unit and width of what learned it, as in ``"PRU g=4 M=1400"``.
-        epochs: their numbers.
-        train: perplexity of the training text during the epoch, with dropout.
-        valid: perplexity of the validation text after it, as training measures it.
+        corpus: name of the corpus.
+        model: unit and width, as in ``"PRU g=4 M=1400"``.
+        epochs: numbers of the epochs.
+        train: training perplexity during the epoch, with dropout.
+        valid: validation perplexity after the epoch, as measured during training.
 
     Example:
         >>> LearningCurve("ptb", "PRU g=4 M=1400", [1, 2], [400.0, 200.0], [300.0, 180.0]).best
@@ -35,21 +35,21 @@ class LearningCurve:
 
     @property
     def best(self) -> tuple[int, float]:
-        """The epoch with the lowest validation perplexity, and that perplexity."""
+        """The epoch with the lowest validation perplexity, and this perplexity."""
         lowest = min(self.valid)
         return self.epochs[self.valid.index(lowest)], lowest
 
 
 def finished_epochs(run: RunFolder) -> list[dict[str, Any]]:
-    """The lines of a run's metrics that end an epoch, of which there must be one."""
+    """The lines of a run's metrics that end an epoch. Raises if there is none."""
     lines = run.epochs()
     if not lines:
-        raise PRUError(f"the run in {run.path} has not finished an epoch: its metrics.jsonl holds none")
+        raise PRUError(f"the run in {run.path} has not finished an epoch yet")
     return lines
 
 
 def learning_curve(run: RunFolder) -> LearningCurve:
-    """The curve of a run folder; its weights are not needed.
+    """The learning curve of a run folder, which needs no weights.
 
     Example:
         >>> learning_curve(RunFolder.open("runs/quickstart-1")).best        # doctest: +SKIP
@@ -66,7 +66,7 @@ def learning_curve(run: RunFolder) -> LearningCurve:
 
 
 def unit_and_width(model: ModelConfig) -> str:
-    """A model as the paper's tables name it; M is the width of the first layer.
+    """A model's name in the paper's tables; M is the width of the first layer.
 
     Example:
         >>> unit_and_width(ModelConfig(groups=4, embedding=400, hidden=(1400, 1400, 400)))

@@ -1,4 +1,4 @@
-"""How far words of one part of speech lie apart, at every level of the pyramid."""
+"""How much the vectors of words of one part of speech vary, at every level of the pyramid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_pru.errors import PRUError
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.model import LanguageModel
 
-DRAWS = 10  # of the control, which are averaged: some categories have few words
+DRAWS = 10  # the control is averaged over these, because some categories have few words
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Variance:
 
     Attributes:
         total: summed over the dimensions.
-        per_dimension: ``total`` divided by their number, which compares levels of different size.
-        control: ``total`` of random vectors of the same scale in each dimension, treated in the same way.
-        control_per_dimension: and of those, divided by the number of dimensions.
+        per_dimension: ``total`` divided by the number of dimensions, to compare levels of different sizes.
+        control: ``total`` of random vectors with the same scale in each dimension.
+        control_per_dimension: ``control`` divided by the number of dimensions.
     """
 
     total: float
@@ -39,8 +39,8 @@ class Level:
     """The variances at one level of the pyramid; level 1 is the embedding itself.
 
     Attributes:
-        level: from 1.
-        dimensions: of a vector at this level.
+        level: number of the level, from 1.
+        dimensions: number of dimensions at this level.
         variances: by category.
     """
 
@@ -51,12 +51,12 @@ class Level:
 
 @dataclass(frozen=True)
 class EmbeddingVariance:
-    """What ``embedding_variance`` found.
+    """The result of `embedding_variance`.
 
     Attributes:
-        words: word types in each category.
-        pyramid: whether the model has levels; an LSTM has its embedding only.
-        levels: one for each level.
+        words: number of word types in each category.
+        pyramid: whether the model has levels; an LSTM has only its embedding.
+        levels: one entry per level.
     """
 
     words: dict[str, int]
@@ -69,15 +69,14 @@ def embedding_variance(
 ) -> EmbeddingVariance:
     """Variance of word vectors by category, beside that of random vectors.
 
-    Part of the low variance of the upper levels is arithmetic: a level has fewer dimensions, and each is
-    a mean. The control shows it: normal vectors with the mean and the deviation that the words have in each
-    dimension, sub-sampled by the same transform.
+    Part of the low variance of the upper levels is arithmetic: a level has fewer dimensions, and each is a
+    mean. The control shows how much: normal vectors with the words' mean and standard deviation in each
+    dimension, sub-sampled in the same way.
 
     Args:
-        model: whose embedding and first layer's pyramid are looked at.
+        model: its embedding and the pyramid of its first layer are measured.
         vocabulary: of the model.
-        tags: category of each word, as from ``majority_tags``; a category of one word has no variance and is
-            left out.
+        tags: category of each word, as from `majority_tags`; categories with a single word are left out.
         seed: of the control.
 
     Example:
@@ -92,7 +91,7 @@ def embedding_variance(
     counts = Counter(tags.values())
     kept = {word: tag for word, tag in tags.items() if counts[tag] > 1}
     if not kept:
-        raise PRUError("tags has no category with two words or more, so there is no variance to measure")
+        raise PRUError("tags has no category with two or more words, so there is no variance to measure")
     weight = model.embedding.weight.detach()
     vectors = weight[vocabulary.encode(kept).to(weight.device)].double()  # (words, E)
     generator = torch.Generator().manual_seed(seed)
@@ -112,9 +111,9 @@ def embedding_variance(
 
 @torch.no_grad()
 def pyramid(model: LanguageModel, vectors: Tensor) -> list[Tensor]:
-    """What the first layer makes of word vectors (n, E) before its matrices: (n, E), (n, E/2), ...
+    """The levels of word vectors (n, E) in the first layer, before its weights: (n, E), (n, E/2), ...
 
-    A model without levels has the vectors only.
+    For a model without levels, only the vectors themselves.
 
     Example:
         >>> from torch_pru.lm.config import ModelConfig, RegularisationConfig
@@ -133,7 +132,7 @@ def pyramid(model: LanguageModel, vectors: Tensor) -> list[Tensor]:
 
 
 def _variances(vectors: Tensor, groups: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """Mean squared distance to the group's mean, of the rows of each group."""
+    """Mean squared distance to the mean of the group, for the rows of each group."""
     found = {}
     for tag, rows in groups.items():
         group = vectors[list(rows)]
@@ -149,5 +148,5 @@ def _rows_by_category(tags: Mapping[str, str]) -> dict[str, list[int]]:
 
 
 def _normal_like(vectors: Tensor, generator: torch.Generator) -> Tensor:
-    """Drawn on the CPU, so that every device has the same control."""
+    """Normal values drawn on the CPU, so that the control is the same on every device."""
     return torch.randn(vectors.shape, generator=generator, dtype=vectors.dtype).to(vectors.device)

@@ -1,4 +1,4 @@
-"""Gradients at the input embeddings, apart from the tied decoder's share in the same weights."""
+"""Gradients with respect to the word vectors, without the tied decoder's contribution."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch_pru.lm.evaluation.static import eval_mode
 from torch_pru.lm.model import LanguageModel
 
 
-class Read(NamedTuple):
-    """A text that a model has read, with the graph from its word vectors to its output."""
+class ForwardPass(NamedTuple):
+    """Inputs and outputs of a forward pass, connected by the autograd graph."""
 
-    inputs: Tensor  # (T, B, E) the word vectors, a leaf that gradients can be asked for
+    inputs: Tensor  # (T, B, E) the word vectors, a leaf of the graph
     hidden: Tensor  # (T, B, E) output of the last layer
 
 
-def read_with_gradients(model: LanguageModel, tokens: Tensor) -> Read:
-    """Run ``model`` without dropout over ``tokens`` (T, B), from the zero state; gradients must be on.
+def read_with_gradients(model: LanguageModel, tokens: Tensor) -> ForwardPass:
+    """Run ``model`` without dropout over ``tokens`` (T, B), from the zero state; gradients must be enabled.
 
-    Each position has a vector of its own, so a word that occurs twice has two gradients.
+    Every position has its own vector, so a word that occurs twice has two gradients.
 
     Example:
         >>> import torch
@@ -35,4 +35,4 @@ def read_with_gradients(model: LanguageModel, tokens: Tensor) -> Read:
     vectors = F.embedding(tokens, model.embedding.weight.detach()).requires_grad_()
     with eval_mode(model, gradients=True):
         state = model.initial_state(tokens.shape[1])
-        return Read(vectors, model.hidden(tokens, state, vectors=vectors).raw)
+        return ForwardPass(vectors, model.hidden(tokens, state, vectors=vectors).raw)

@@ -1,6 +1,6 @@
-"""The kinds of analysis. Each goes one way: runs -> data, plain dataclasses by run -> pictures.
+"""The analyses. Each computes data (plain dataclasses) from runs, and draws figures from the data.
 
-What draws is imported where something is drawn, because it needs Matplotlib.
+Modules that draw are imported inside functions, because they need Matplotlib.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What an analysis may need besides the runs; without sentences, saliency takes the default ones."""
+    """Options of the analyses. Without sentences, saliency uses the default ones."""
 
     sentences: list[Sentence]
     top1: bool
     progress_bar: ProgressBar
 
 
-class Drawn(NamedTuple):
-    """A figure with the name of its files, itself in words, and a sentence of its own where it has one."""
+class NamedFigure(NamedTuple):
+    """A figure, the name of its files, its alternative text, and an optional caption."""
 
     name: str
     figure: Figure
@@ -41,25 +41,25 @@ class Drawn(NamedTuple):
     sentence: str = ""
 
 
-Shown = tuple[str, list[Drawn]]
-"""A sentence about all the pictures of an analysis, and the pictures."""
+Figures = tuple[str, list[NamedFigure]]
+"""A sentence about all figures of an analysis, and the figures."""
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """A kind of analysis.
+    """An analysis.
 
     Attributes:
         title: its heading.
-        weights: whether it needs the models, not only the metrics of the runs.
-        compute: from runs to data.
-        show: from data to a sentence and pictures.
+        weights: whether it needs the weights of the runs, not only their metrics.
+        compute: computes data from runs.
+        show: makes a sentence and figures from data.
     """
 
     title: str
     weights: bool
     compute: Callable[[Comparison, Options], Any]
-    show: Callable[[Any], Shown]
+    show: Callable[[Any], Figures]
 
 
 def _compute_confidence(compared: Comparison, options: Options) -> dict[str, Confidence]:
@@ -70,10 +70,10 @@ def _compute_confidence(compared: Comparison, options: Options) -> dict[str, Con
     return found
 
 
-def _show_confidence(data: Mapping[str, Confidence]) -> Shown:
+def _show_confidence(data: Mapping[str, Confidence]) -> Figures:
     from torch_pru.analysis.figures import confidence as figure
 
-    return figure.sentence(data), [Drawn("confidence", figure.draw(data), figure.describe(data))]
+    return figure.sentence(data), [NamedFigure("confidence", figure.draw(data), figure.describe(data))]
 
 
 def _compute_embeddings(compared: Comparison, options: Options) -> dict[str, EmbeddingVariance]:
@@ -84,12 +84,12 @@ def _compute_embeddings(compared: Comparison, options: Options) -> dict[str, Emb
     }
 
 
-def _show_embeddings(data: Mapping[str, EmbeddingVariance]) -> Shown:
+def _show_embeddings(data: Mapping[str, EmbeddingVariance]) -> Figures:
     from torch_pru.analysis.figures import embeddings as figure
 
     names = {"total": "embeddings-total", "per_dimension": "embeddings-per-dimension"}
     return figure.sentence(data), [
-        Drawn(name, figure.draw(data, measure), figure.describe(data, measure))
+        NamedFigure(name, figure.draw(data, measure), figure.describe(data, measure))
         for measure, name in names.items()
     ]
 
@@ -105,15 +105,15 @@ def _compute_saliency(compared: Comparison, options: Options) -> list[dict[str, 
     ]
 
 
-def _show_saliency(data: list[dict[str, Saliency]]) -> Shown:
+def _show_saliency(data: list[dict[str, Saliency]]) -> Figures:
     from torch_pru.analysis.figures import saliency as figure
 
     text = (
-        "How much each word of the context weighs in the prediction of the framed word: the squared norm, at "
-        "the word's embedding, of the gradient of the log-probability named above each sentence."
+        "The relevance of each context word for the prediction of the framed word: the squared norm of the "
+        "gradient, at the word's embedding, of the log-probability named above each sentence."
     )
     return text, [
-        Drawn(f"saliency-{number}", figure.draw(one), figure.describe(one), figure.sentence(one))
+        NamedFigure(f"saliency-{number}", figure.draw(one), figure.describe(one), figure.sentence(one))
         for number, one in enumerate(data, start=1)
     ]
 
@@ -122,12 +122,12 @@ def _compute_coverage(compared: Comparison, options: Options) -> dict[str, Cover
     return {name: gradient_coverage(model, compared.corpus.test) for name, model in compared.models.items()}
 
 
-def _show_coverage(data: Mapping[str, Coverage]) -> Shown:
+def _show_coverage(data: Mapping[str, Coverage]) -> Figures:
     from torch_pru.analysis.figures import coverage as figure
 
     return figure.sentence(data), [
-        Drawn("coverage", figure.draw_maps(data), figure.describe_maps(data)),
-        Drawn("coverage-thresholds", figure.draw_shares(data), figure.describe_shares(data)),
+        NamedFigure("coverage", figure.draw_maps(data), figure.describe_maps(data)),
+        NamedFigure("coverage-thresholds", figure.draw_shares(data), figure.describe_shares(data)),
     ]
 
 
@@ -135,20 +135,20 @@ def _compute_curves(compared: Comparison, options: Options) -> dict[str, Learnin
     return {name: learning_curve(run) for name, run in compared.runs.items()}
 
 
-def _show_curves(data: Mapping[str, LearningCurve]) -> Shown:
+def _show_curves(data: Mapping[str, LearningCurve]) -> Figures:
     from torch_pru.analysis.figures import curves as figure
 
-    return figure.sentence(data), [Drawn("curves", figure.draw(data), figure.describe(data))]
+    return figure.sentence(data), [NamedFigure("curves", figure.draw(data), figure.describe(data))]
 
 
 def _compute_sweep(compared: Comparison, options: Options) -> dict[str, SweepPoint]:
     return {name: sweep_point(run) for name, run in compared.runs.items()}
 
 
-def _show_sweep(data: Mapping[str, SweepPoint]) -> Shown:
+def _show_sweep(data: Mapping[str, SweepPoint]) -> Figures:
     from torch_pru.analysis.figures import sweep as figure
 
-    return figure.sentence(data), [Drawn("sweep", figure.draw(data), figure.describe(data))]
+    return figure.sentence(data), [NamedFigure("sweep", figure.draw(data), figure.describe(data))]
 
 
 ANALYSES = {
@@ -161,4 +161,4 @@ ANALYSES = {
     "curves": Analysis("Learning curves", False, _compute_curves, _show_curves),
     "sweep": Analysis("Levels by groups", False, _compute_sweep, _show_sweep),
 }
-"""By name, as after ``--only``."""
+"""By the name that ``--only`` takes."""

@@ -1,4 +1,4 @@
-"""One HTML page with all figures, which needs nothing but itself."""
+"""One self-contained HTML page with all figures."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Picture:
     """A figure on the page.
 
     Attributes:
-        name: of its files, without ending.
+        name: name of its files, without suffix.
         svg: its content.
-        alt: the figure in words.
-        sentence: what it shows, where that is not said for the whole section.
+        alt: alternative text.
+        sentence: caption; empty if the section's sentence is enough.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Section:
     """A part of the page.
 
     Attributes:
-        name: of the analysis, as after ``--only``.
+        name: name of the analysis.
         title: its heading.
         sentence: what its pictures show.
         pictures: in order.
@@ -55,7 +55,7 @@ class Section:
 
 
 def page(title: str, sections: Iterable[Section]) -> str:
-    """The whole document, images and style inside.
+    """The whole document, with images and style embedded.
 
     Example:
         >>> text = page("Analysis", [Section("sweep", "Levels by groups", "A < B.", [])])

@@ -1,4 +1,4 @@
-"""The runs that are looked at side by side, and what they have in common."""
+"""Runs that are analyzed together, and what they share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch_pru.lm.run import RunFolder
 
 
 def open_runs(folders: Iterable[str | Path]) -> dict[str, RunFolder]:
-    """Open run folders, by the names they have in figures: those of the folders, as long as they must be.
+    """Open run folders. The keys are their names in figures: the shortest distinct ends of their paths.
 
     Example:
         >>> list(open_runs(["runs/ptb-pru-g4-1", "runs/ptb-lstm-1000-1"]))  # doctest: +SKIP
@@ -29,13 +29,13 @@ def open_runs(folders: Iterable[str | Path]) -> dict[str, RunFolder]:
     """
     runs = [RunFolder.open(folder) for folder in folders]
     if not runs:
-        raise PRUError("no run is given; name at least one run folder")
+        raise PRUError("at least one run folder is required")
     names = distinct_names([run.path.resolve() for run in runs])
     return dict(zip(names, runs, strict=True))
 
 
 def distinct_names(paths: list[Path]) -> list[str]:
-    """The shortest ends of paths that tell them apart; the same path twice is refused.
+    """The shortest ends of paths that are distinct. Raises if a path is given twice.
 
     Example:
         >>> distinct_names([Path("/a/run"), Path("/b/run")])
@@ -43,7 +43,7 @@ def distinct_names(paths: list[Path]) -> list[str]:
     """
     for path in paths:
         if paths.count(path) > 1:
-            raise PRUError(f"the run in {path} is given twice; name each run once")
+            raise PRUError(f"the run in {path} is given twice")
     for length in range(1, max(len(path.parts) for path in paths) + 1):
         names = ["/".join(path.parts[-length:]) for path in paths]
         if len(set(names)) == len(names):
@@ -53,11 +53,11 @@ def distinct_names(paths: list[Path]) -> list[str]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side; models, corpus and vocabulary are loaded when they are first asked for.
+    """Runs that are analyzed together. Models, corpus and vocabulary are loaded when first used.
 
     Attributes:
         runs: by name.
-        device: where the models are put.
+        device: device of the models.
 
     Example:
         >>> compared = Comparison(open_runs(["runs/pru", "runs/lstm"]))     # doctest: +SKIP
@@ -70,14 +70,14 @@ class Comparison:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The words of all runs; runs with different ones are refused."""
+        """The vocabulary of all runs. Raises if they have different ones."""
         (first, run), *others = self.runs.items()
         words = run.vocabulary
         for name, other in others:
             if other.vocabulary != words:
                 raise PRUError(
                     f"{first} and {name} have different vocabularies and cannot share a figure; analyze them "
-                    f"apart (curves and sweep take both: --only curves --only sweep)"
+                    f"separately (or use --only curves --only sweep, which do not need the vocabulary)"
                 )
         return words
 
@@ -94,7 +94,7 @@ class Comparison:
 
     @cached_property
     def corpus(self) -> Corpus:
-        """The corpus of the first run; the other runs must know the same words."""
+        """The corpus of the first run; the other runs must have the same vocabulary."""
         _ = self.vocabulary
         return next(iter(self.runs.values())).corpus()
 
@@ -104,9 +104,9 @@ class Comparison:
         return sentences_of(self.corpus.valid, self.vocabulary)
 
     def sentences(self, texts: Iterable[str]) -> list[Sentence]:
-        """Sentences as typed, cut into words as the corpus is; each is checked.
+        """Parse sentences with the tokenizer of the corpus, and check them.
 
-        Words that the models do not know are named in a warning.
+        Warns about words that the models do not know.
         """
         split = tokenizer_of(next(iter(self.runs.values())).config.data)
         parsed = [parse_sentence(text, split) for text in texts]
@@ -114,5 +114,5 @@ class Comparison:
             encode_sentence(sentence, self.vocabulary)
         words = dict.fromkeys(word for sentence in parsed for word in sentence.words)
         if unread := ", ".join(word for word in words if word not in self.vocabulary):
-            warnings.warn(f"not in the vocabulary, so read as {UNKNOWN}: {unread}", stacklevel=2)
+            warnings.warn(f"not in the vocabulary, read as {UNKNOWN}: {unread}", stacklevel=2)
         return parsed

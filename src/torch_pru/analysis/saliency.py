@@ -1,4 +1,4 @@
-"""Which words of the context a prediction hangs on."""
+"""Which context words a prediction depends on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MARK = re.compile(r"\[([^\[\]]+)\]([^\[\]]*)")  # the word in brackets, and pun
 
 
 class Sentence(NamedTuple):
-    """Words, and which of them is to be predicted from those before it.
+    """Words, and the index of the word to predict from those before it.
 
     Example:
         >>> parse_sentence("southeast of [san] francisco")
@@ -42,15 +42,15 @@ PAPER = (
     "chicken chains also are feeling more pressure from mcdonald 's corp. which introduced its <unk> <unk> "
     "this [year]",
 )
-"""The paper's five sentences as they stand in PTB's validation text, the predicted word in brackets."""
+"""The paper's five sentences, as in PTB's validation text, with the predicted word in brackets."""
 
 
 def parse_sentence(text: str, split: Callable[[str], list[str]] = str.split) -> Sentence:
-    """A sentence as typed; the word in brackets is predicted, without brackets the last one.
+    """Parse a sentence. The word in brackets is predicted; without brackets, the last word.
 
     Args:
-        text: words between spaces; a bracket between spaces is a word.
-        split: how the model's corpus cuts a piece of text into words.
+        text: words separated by spaces; a bracket between spaces is a word.
+        split: the tokenizer of the model's corpus.
 
     Example:
         >>> parse_sentence("every two or three weeks").predicted
@@ -89,12 +89,12 @@ class Saliency:
     """Relevance of each word to one prediction.
 
     Attributes:
-        words: as the model reads them: ``<eos>`` first, and ``<unk>`` for those it does not know.
+        words: as the model reads them: ``<eos>`` first, and ``<unk>`` for unknown words.
         predicted: the position in ``words`` of the word that is predicted.
-        explained: the word whose probability was differentiated: the reference, or the model's first guess.
-        probability: that the model gives the reference.
-        relevance: one for each of ``words``, 0 from the predicted one on.
-        guesses: the likeliest next words, likeliest first.
+        explained: the word whose probability was differentiated: the reference, or the most likely word.
+        probability: of the reference, according to the model.
+        relevance: one value per word, 0 from the predicted word on.
+        guesses: the most likely next words, most likely first.
 
     Example:
         >>> Saliency(["<eos>", "amen"], 1, "amen", 0.9, [2.5, 0.0], [Guess("amen", 0.9)]).reference
@@ -110,19 +110,19 @@ class Saliency:
 
     @property
     def reference(self) -> str:
-        """The word that stands in the sentence."""
+        """The word in the sentence."""
         return self.words[self.predicted]
 
 
 def encode_sentence(sentence: Sentence, vocabulary: Vocabulary) -> Tensor:
-    """The numbers of ``<eos>`` and the words, (T,); a sentence without a known word is refused.
+    """The ids (T,) of ``<eos>`` and the words. Raises if the model knows none of the words.
 
     Example:
         >>> encode_sentence(Sentence(("god", "golf"), 1), Vocabulary(["<eos>", "<unk>", "god"]))
         tensor([0, 2, 1])
     """
     if not sentence.words:
-        raise PRUError("the sentence is empty; give at least the word to predict")
+        raise PRUError("the sentence is empty; it needs at least the word to predict")
     if not any(word in vocabulary for word in sentence.words if word != UNKNOWN):
         raise PRUError(
             f"the sentence {' '.join(sentence.words)!r} has no word that the model knows; "
@@ -131,7 +131,7 @@ def encode_sentence(sentence: Sentence, vocabulary: Vocabulary) -> Tensor:
     return vocabulary.encode([EOS, *sentence.words])
 
 
-@torch.enable_grad()  # also where the caller has switched gradients off
+@torch.enable_grad()  # also if the caller has disabled gradients
 def saliency(
     model: LanguageModel,
     vocabulary: Vocabulary,
@@ -140,7 +140,7 @@ def saliency(
     top1: bool = False,
     guesses: int = GUESSES,
 ) -> Saliency:
-    """Squared norm, at each word's embedding, of the gradient of the predicted word's log-probability.
+    """Squared norm of the gradient of the predicted word's log-probability, at each word's embedding.
 
     The model reads the sentence after an ``<eos>``, from the zero state.
 
@@ -148,8 +148,8 @@ def saliency(
         model: the language model.
         vocabulary: of the model.
         sentence: as from ``parse_sentence``.
-        top1: differentiate the probability of the model's own first guess instead of the reference's.
-        guesses: how many of the likeliest words to report.
+        top1: differentiate the probability of the model's most likely word instead of the reference.
+        guesses: how many of the most likely words to report.
 
     Example:
         >>> sentence = parse_sentence("southeast of [san] francisco")
@@ -161,10 +161,10 @@ def saliency(
     at = sentence.predicted + 1  # the model reads <eos> first
     read = read_with_gradients(model, ids[:, None])
     log_p = model.log_probabilities(read.hidden[at - 1, 0])  # (V,)
-    likeliest = log_p.detach().topk(min(guesses, len(vocabulary)))
+    most_likely = log_p.detach().topk(min(guesses, len(vocabulary)))
     explained = log_p.argmax() if top1 else ids[at]
     (gradient,) = torch.autograd.grad(log_p[explained], read.inputs)  # (T, 1, E)
-    pairs = zip(likeliest.indices.tolist(), likeliest.values.exp().tolist(), strict=True)
+    pairs = zip(most_likely.indices.tolist(), most_likely.values.exp().tolist(), strict=True)
     return Saliency(
         words=[vocabulary.word(number) for number in ids.tolist()],
         predicted=at,
@@ -176,15 +176,15 @@ def saliency(
 
 
 def default_sentences(vocabulary: Vocabulary, text: list[list[str]], count: int = 5) -> list[Sentence]:
-    """The paper's sentences where the model knows all their words, else the first fitting ones of a text.
+    """The paper's sentences if the model knows all their words, else the first suitable ones of a text.
 
-    Those have 8 to 25 words and end, punctuation aside, in the word to predict; without a word of letters, in
-    any but ``<unk>``.
+    Suitable sentences have 8 to 25 words. Their last word that consists of letters is predicted; if there is
+    none, the last word other than ``<unk>``.
 
     Args:
         vocabulary: of the model.
         text: sentences of the validation text.
-        count: how many to take of it.
+        count: number of sentences to take.
 
     Example:
         >>> verse = "and the lord god said unto the serpent .".split()

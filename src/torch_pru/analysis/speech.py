@@ -26,18 +26,18 @@ CATEGORIES = {
     ".": "punctuation",
     "X": "other",
 }
-"""The universal tags, and what they are called."""
+"""The universal tags and their names."""
 
-BLOCK = 50  # sentences between two reports of progress
+BLOCK = 50  # sentences between two progress updates
 
 HOW_TO_GET = (
     "get NLTK's tagger with `python -m nltk.downloader averaged_perceptron_tagger_eng universal_tagset`, "
-    "or name the folder that has it in NLTK_DATA"
+    "or set NLTK_DATA to the folder that has it"
 )
 
 
 def load_tagger() -> Any:
-    """NLTK, once its tagger is known to work; otherwise an error that says how to get it.
+    """Import NLTK and check that its tagger works. Raises an error that says how to get it otherwise.
 
     Example:
         >>> load_tagger().pos_tag(["text"], tagset="universal")             # doctest: +SKIP
@@ -50,12 +50,12 @@ def load_tagger() -> Any:
     try:
         nltk.pos_tag(["text"], tagset="universal")
     except LookupError:
-        raise PRUError(f"parts of speech need tagger data that is not here; {HOW_TO_GET}") from None
+        raise PRUError(f"the data of NLTK's tagger is missing; {HOW_TO_GET}") from None
     return nltk
 
 
 def sentences_of(ids: Tensor, vocabulary: Vocabulary) -> list[list[str]]:
-    """The sentences of a text (N,): the words between one ``<eos>`` and the next, empty ones left out.
+    """The sentences of a text (N,), split at ``<eos>``, without empty ones.
 
     Example:
         >>> import torch
@@ -74,13 +74,13 @@ def sentences_of(ids: Tensor, vocabulary: Vocabulary) -> list[list[str]]:
 def majority_tags(
     sentences: Sequence[list[str]], *, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, str]:
-    """The universal tag that each word type has most often; of equals, the one it has first.
+    """The most frequent universal tag of each word type; in a tie, the one that occurs first.
 
-    ``<unk>`` stands for many words and is not one: it is left out, though the tagger sees it.
+    ``<unk>`` is left out of the result, because it stands for many words, but the tagger sees it.
 
     Args:
         sentences: lists of words.
-        progress: called with the sentences done and those there are.
+        progress: called with the number of sentences done and in total.
 
     Example:
         >>> majority_tags([["the", "old", "man", "sang"]])                  # doctest: +SKIP

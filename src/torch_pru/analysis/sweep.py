@@ -1,4 +1,4 @@
-"""What levels and groups cost in perplexity and save in recurrent parameters."""
+"""The cost of levels and groups in perplexity, and their saving in recurrent parameters."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from torch_pru.lm.run import RunFolder
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A run on the plane of saving and perplexity.
+    """The saving and the perplexity of a run.
 
     Attributes:
-        corpus: what was learned.
-        size: of the layers, as in ``"1400-1400-400"``.
+        corpus: name of the corpus.
+        size: sizes of the layers, as in ``"1400-1400-400"``.
         unit: ``"pru"`` or ``"lstm"``.
-        levels, groups: K and g; 1 where a transform has none.
-        variant: what else sets the run apart from the PRU of the paper's tables, or an empty text.
-        recurrent: parameters of its layers.
-        lstm: parameters of LSTM layers of the same sizes.
-        perplexity: of the validation text.
-        scored: whether ``pru evaluate`` has measured it; otherwise it is the lowest that training saw.
-        regime: of dropout, as the paper names it, and whether the run is finetuned.
+        levels, groups: K and g; 1 if the transform has none.
+        variant: other differences from the PRU of the paper's tables, or an empty string.
+        recurrent: number of recurrent parameters.
+        lstm: number of parameters of LSTM layers of the same sizes.
+        perplexity: validation perplexity.
+        scored: whether it is a score of ``pru evaluate``; otherwise it is the lowest during training.
+        regime: dropout regime, in the paper's words, and whether the run is finetuned.
 
     Example:
         >>> point = SweepPoint("ptb", "600", "pru", 2, 4, "", 1_400_000, 2_880_000, 80.0, True)
@@ -48,12 +48,12 @@ class SweepPoint:
 
     @property
     def saving(self) -> float:
-        """The part of the LSTM's recurrent parameters that the run does without."""
+        """The share of the LSTM's recurrent parameters that is saved."""
         return 1 - self.recurrent / self.lstm
 
 
 def sweep_point(run: RunFolder) -> SweepPoint:
-    """The point of a run folder; its weights are not needed.
+    """The sweep point of a run folder, which needs no weights.
 
     Example:
         >>> point = sweep_point(RunFolder.open("runs/ptb-sweep-k2-g4-1"))   # doctest: +SKIP
@@ -81,18 +81,18 @@ def sweep_point(run: RunFolder) -> SweepPoint:
 
 
 def regime(run: RunFolder) -> str:
-    """How a run was kept from learning by heart: one of the paper's two regimes, and its stage."""
+    """The dropout regime of a run, one of the paper's two, and its stage."""
     dropout = "advanced dropouts" if run.config.regularisation.variational else "standard dropout"
     return dropout + (", finetuned" if run.stage == "finetune" else "")
 
 
 def lowest_seen(run: RunFolder) -> float:
-    """The lowest validation perplexity that training saw, that of the weights it began with included."""
+    """The lowest validation perplexity during training, including that of the initial weights."""
     return perplexity(finished_epochs(run)[-1]["best_valid_loss"])
 
 
 def recurrent_parameters(model: ModelConfig) -> int:
-    """How many parameters the layers have.
+    """The number of recurrent parameters.
 
     Example:
         >>> recurrent_parameters(ModelConfig(unit="lstm", embedding=400, hidden=(1000, 1000, 400)))
@@ -102,7 +102,7 @@ def recurrent_parameters(model: ModelConfig) -> int:
 
 
 def variant(model: ModelConfig) -> str:
-    """What a model has other than K and g.
+    """The differences of a model from the usual PRU, apart from K and g.
 
     Example:
         >>> variant(ModelConfig(embedding=600, hidden=(600,), pooling="max", residual=False))

@@ -1,4 +1,4 @@
-"""Analyses of some runs, written to a folder: pictures, numbers and a page."""
+"""Write analyses of runs to a folder: figures, numbers and a page."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ def analyze(
     device: torch.device | str = "cpu",
     progress_bar: ProgressBar = no_progress_bar,
 ) -> list[Section]:
-    """Write figures (SVG, PNG), their numbers (JSON) and ``index.html`` about runs, side by side.
+    """Write figures (SVG, PNG), their numbers (JSON) and ``index.html`` for runs, side by side.
 
-    Without ``only``, every analysis is made that can be made. The section of one that cannot says why, and
-    what is missing.
+    Without ``only``, analyses that are not possible are left out; their sections say why.
 
     Args:
-        folders: run folders. ``curves`` and ``sweep`` do without weights, the others do not.
+        folders: run folders. All analyses but ``curves`` and ``sweep`` need their weights.
         out: the folder to write to.
-        only: which analyses, of `ANALYSES`; all by default.
-        sentences: for ``saliency``, the word to predict in brackets; see `parse_sentence`.
-        top1: ``saliency`` explains each model's own first guess instead of the reference.
-        device: where the models work.
+        only: names of analyses in `ANALYSES`; all by default.
+        sentences: for ``saliency``, with the word to predict in brackets; see `parse_sentence`.
+        top1: ``saliency`` explains each model's most likely word instead of the reference.
+        device: device of the models.
         progress_bar: shows progress.
 
     Returns:
@@ -72,7 +71,7 @@ def analyze(
 
 
 def choose(only: Iterable[str] | None) -> list[str]:
-    """The analyses asked for, in their own order.
+    """The requested analyses, in the order of `ANALYSES`.
 
     Example:
         >>> choose(["sweep", "curves"])
@@ -82,7 +81,7 @@ def choose(only: Iterable[str] | None) -> list[str]:
     for name in asked:
         check_choice("only", name, ANALYSES)
     if not asked:
-        raise PRUError(f"only=[] asks for nothing; use some of {', '.join(ANALYSES)}")
+        raise PRUError(f"only=[] selects nothing; use some of {', '.join(ANALYSES)}")
     return [name for name in ANALYSES if name in asked]
 
 
@@ -94,12 +93,12 @@ def prepare(
     top1: bool,
     progress_bar: ProgressBar,
 ) -> Options:
-    """Find mistakes before the long work begins: in the sentences, and in what ``only`` asks for."""
+    """Find errors before the long computations start: in the sentences, and in what ``only`` needs."""
     if "saliency" not in chosen and (sentences is not None or top1):
         raise PRUError(
-            "sentences and top1 belong to saliency, which is not asked for; add it, or leave them out"
+            "sentences and top1 are options of saliency, which is not selected; select it, or leave them out"
         )
-    import torch_pru.analysis.figures.style  # noqa: F401 (says so where Matplotlib is missing)
+    import torch_pru.analysis.figures.style  # noqa: F401 (raises if Matplotlib is missing)
 
     given: list[Sentence] = []
     weighed = [name for name in chosen if asked and ANALYSES[name].weights]
@@ -115,7 +114,7 @@ def prepare(
 
 
 def write_section(folder: Path, name: str, data: Any) -> Section:
-    """Draw and write the pictures of an analysis."""
+    """Draw and write the figures of an analysis."""
     from torch_pru.analysis.figures.style import render
 
     sentence, drawn = ANALYSES[name].show(data)
@@ -129,11 +128,11 @@ def write_section(folder: Path, name: str, data: Any) -> Section:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Dataclasses inside dicts and lists as JSON."""
+    """Write dictionaries and lists of dataclasses as JSON."""
     write_file(path, (json.dumps(data, default=dataclasses.asdict) + "\n").encode())
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     with write_aside(path) as file:
         file.write(content)

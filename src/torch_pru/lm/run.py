@@ -26,7 +26,7 @@ import torch
 
 import torch_pru
 from torch_pru.errors import PRUError
-from torch_pru.lm.checkpoint import Checkpoint, load_newest
+from torch_pru.lm.checkpoint import Checkpoint, load_newest, saved_numbers
 from torch_pru.lm.config import Config
 from torch_pru.lm.data.corpus import Corpus, load_corpus
 from torch_pru.lm.data.vocabulary import Vocabulary
@@ -150,14 +150,15 @@ class RunFolder:
 
     def checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, or None before the first; raises if they were deleted."""
-        begun = bool(self.files.size(METRICS))
+        if not saved_numbers(self.checkpoints):
+            if self.files.size(METRICS):  # a run saves before its first line
+                raise PRUError(
+                    f"the run in {self.path} has metrics and no checkpoints: it is a copy without them, or "
+                    f"they were removed; use the run that it was copied from, or put {self.checkpoints} back"
+                )
+            return None
         words = len(self.vocabulary)
         newest = load_newest(self.checkpoints, byte_limit(self.config, words))
-        if newest is None and begun:  # a run saves before its first line
-            raise PRUError(
-                f"the run in {self.path} has metrics and no checkpoints: it is a copy without them, or they "
-                f"were removed; use the run that it was copied from, or put {self.checkpoints} back"
-            )
         if newest is not None:
             check_checkpoint(newest, self.config, words)
         return newest

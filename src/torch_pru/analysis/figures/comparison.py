@@ -50,7 +50,7 @@ def _draw_parts(axes: Axes, parts: Sequence[Part]) -> None:
 
 
 def describe(found: RunComparison) -> str:
-    """The figure in words."""
+    """Alternative text of the figure."""
     groups = {"frequency": found.by_frequency, "position": found.by_position}
     texts = [
         f"By {name}: " + "; ".join(f"{part.label}: {part.contribution:+.4f}" for part in parts) + "."

@@ -12,7 +12,7 @@ from torch_pru.analysis.figures.style import add_legend, listed, look, new_figur
 
 @style()
 def draw(data: Mapping[str, Confidence]) -> Figure:
-    """One outline a run, and a triangle at its mean.
+    """One outline per run, with a triangle at its mean.
 
     Example:
         >>> figure = draw({"PRU": Confidence(2, 0.5, 0.7, [0.0, 0.5, 1.0], [1, 1])})
@@ -49,12 +49,12 @@ def sentence(data: Mapping[str, Confidence]) -> str:
     contexts = listed(dict.fromkeys(f"{found.contexts:,}" for found in data.values()))
     return (
         f"Over {contexts} contexts the mean entropy is {means}; lower is more confident, "
-        f"which is good only where the loss is low as well."
+        f"which is good only if the loss is low as well."
     )
 
 
 def describe(data: Mapping[str, Confidence]) -> str:
-    """The figure in words, for those who cannot see it.
+    """Alternative text of the figure.
 
     Example:
         >>> describe({"PRU": Confidence(2, 0.5, 0.7, [0.0, 0.5, 1.0], [2, 1])})

@@ -1,4 +1,4 @@
-"""Gradients at the input: heat maps, and the share above a threshold."""
+"""Gradients at the word vectors: heat maps, and the share above a threshold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_pru.analysis.figures.style import HEAT, PALE, add_legend, listed, loo
 
 @style()
 def draw_maps(data: Mapping[str, Coverage]) -> Figure:
-    """One panel a run, dimensions by positions, each relative to the run's own largest gradient.
+    """One panel per run, dimensions by positions, each relative to the run's own largest gradient.
 
     Example:
         >>> found = Coverage([[1.0, 0.0]], 1.0, 0.5, [0.1, 1.0], [0.5, 0.0])
@@ -78,17 +78,17 @@ def sentence(data: Mapping[str, Coverage]) -> str:
 
     Example:
         >>> sentence({"PRU": Coverage([[1.0, 0.0]], 1.0, 0.5, [0.1, 1.0], [0.5, 0.0])}).partition(" with")[0]
-        "The loss of the model's own first guesses reaches 50.0% of the input's entries in PRU"
+        "With the model's most likely words as labels, the loss reaches 50.0% of the input's entries in PRU"
     """
     shares = listed(f"{found.share:.1%} of the input's entries in {name}" for name, found in data.items())
     return (
-        f"The loss of the model's own first guesses reaches {shares} with more than a tenth of that model's "
-        f"largest gradient."
+        f"With the model's most likely words as labels, the loss reaches {shares} with more than a tenth of "
+        f"the model's largest gradient."
     )
 
 
 def describe_maps(data: Mapping[str, Coverage]) -> str:
-    """The heat maps in words.
+    """Alternative text of the heat maps.
 
     Example:
         >>> describe_maps({"PRU": Coverage([[1.0, 0.0]], 1.0, 0.5, [0.1, 1.0], [0.5, 0.0])})
@@ -103,7 +103,7 @@ def describe_maps(data: Mapping[str, Coverage]) -> str:
 
 
 def describe_shares(data: Mapping[str, Coverage]) -> str:
-    """The curves in words.
+    """Alternative text of the curves.
 
     Example:
         >>> describe_shares({"PRU": Coverage([[1.0, 0.0]], 1.0, 0.5, [0.01, 0.1, 0.5], [1.0, 0.5, 0.5])})

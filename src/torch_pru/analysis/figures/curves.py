@@ -29,9 +29,9 @@ HEIGHTS = (2.6, 2.1)  # inches, of validation and of training
 
 @style()
 def draw(data: Mapping[str, LearningCurve]) -> Figure:
-    """Two panels a corpus, validation above training, each with its own scale.
+    """Two panels per corpus, validation above training, each with its own scale.
 
-    Of long runs the first epochs, a tenth of all, may lie above the panel: they would flatten the rest.
+    The first tenth of the epochs of a long run can be above the panel, because it would flatten the rest.
 
     Example:
         >>> draw({"PRU": LearningCurve("ptb", "PRU g=4 M=1400", [1], [400.0], [300.0])}).axes[1].get_xlabel()
@@ -60,7 +60,7 @@ def draw(data: Mapping[str, LearningCurve]) -> Figure:
 
 
 def _look(number: int, curve: LearningCurve) -> dict[str, Any]:
-    """Colour and marks of a run; the marks lie beside those of others, and none at the upper edge."""
+    """Colour and markers of a run; markers of different runs do not coincide."""
     step = max(1, len(curve.epochs) // 8)
     return {
         "color": COLOURS[number % len(COLOURS)],
@@ -72,13 +72,12 @@ def _look(number: int, curve: LearningCurve) -> dict[str, Any]:
 
 
 def _first_shown(values: Sequence[float]) -> int:
-    """How many epochs of a long run may lie above the panel."""
+    """How many epochs of a long run can be above the panel."""
     return len(values) // 10
 
 
 def _set_scales(axes: Axes, runs: Sequence[Sequence[float]]) -> None:
-    """Log scale with plain numbers, from the lowest value to the highest after each run's first tenth; a
-    perplexity too large for a float lies above it."""
+    """Log scale with plain numbers, from the lowest value to the highest after the first epochs."""
     axes.set_yscale("log")
     shown = chain.from_iterable(values[_first_shown(values) :] for values in runs)
     low = min(filter(math.isfinite, chain.from_iterable(runs)), default=1.0)
@@ -109,7 +108,7 @@ def sentence(data: Mapping[str, LearningCurve]) -> str:
 
 
 def describe(data: Mapping[str, LearningCurve]) -> str:
-    """The figure in words.
+    """Alternative text of the figure.
 
     Example:
         >>> describe({"PRU": LearningCurve("ptb", "PRU g=4 M=1400", [1, 2], [400.0, 200.0], [300.0, 180.0])})

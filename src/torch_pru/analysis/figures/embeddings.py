@@ -22,7 +22,7 @@ LEAST = 2.4  # inches: room for the label beside the axis
 
 
 class Series(NamedTuple):
-    """A level of a run, with its looks."""
+    """A level of a run, with its style."""
 
     label: str
     level: Level
@@ -32,7 +32,7 @@ class Series(NamedTuple):
 
 @style()
 def draw(data: Mapping[str, EmbeddingVariance], measure: str) -> Figure:
-    """One row a category, one mark a run and level; hollow marks are the random control.
+    """One row per category, one marker per run and level; hollow markers are the random control.
 
     Args:
         data: by run.
@@ -64,7 +64,7 @@ def draw(data: Mapping[str, EmbeddingVariance], measure: str) -> Figure:
 
 
 def all_series(data: Mapping[str, EmbeddingVariance]) -> Iterator[Series]:
-    """Every level of every run: a colour for each run, a mark for each series, so that grey print does."""
+    """Every level of every run: one colour per run, one marker per series, readable in grey."""
     marks = itertools.cycle(MARKERS)
     for number, (name, found) in enumerate(data.items()):
         for level in found.levels:
@@ -83,7 +83,7 @@ def _draw_series(axes: Axes, one: Series, tags: list[str], shift: float, measure
 
 
 def _pair(variance: Variance, measure: str) -> tuple[float, float]:
-    """The model's value and the control's."""
+    """The value of the model and that of the control."""
     if measure == "total":
         return variance.total, variance.control
     return variance.per_dimension, variance.control_per_dimension
@@ -125,7 +125,7 @@ def sentence(data: Mapping[str, EmbeddingVariance]) -> str:
 
 
 def describe(data: Mapping[str, EmbeddingVariance], measure: str) -> str:
-    """A figure in words.
+    """Alternative text of a figure.
 
     Example:
         >>> level = Level(1, 400, {"NOUN": Variance(2.0, 0.005, 1.6, 0.004)})

@@ -1,4 +1,4 @@
-"""Sentences as heat maps: each word on the colour of its relevance."""
+"""Sentences as heat maps: the background of each word shows its relevance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DARK = 0.72  # the relevance whose colour is as far from white as from black
 
 @style()
 def draw(data: Mapping[str, Saliency]) -> Figure:
-    """The sentence once a run, with the run's likeliest next words below it.
+    """The sentence once per run, with the most likely next words below it.
 
     Example:
         >>> found = Saliency(["<eos>", "amen"], 1, "amen", 0.9, [2.5, 0.0], [])
@@ -87,7 +87,7 @@ def break_lines(words: list[str], letters: int = LETTERS) -> list[list[int]]:
 
 
 def wrap_guesses(found: Saliency) -> list[str]:
-    """The likeliest next words as lines of text.
+    """The most likely next words as lines of text.
 
     Example:
         >>> from torch_pru.analysis.saliency import Guess
@@ -106,7 +106,7 @@ def wrap_guesses(found: Saliency) -> list[str]:
 
 
 def _draw_words(axes: Axes, found: Saliency, lines: list[list[int]], top: float) -> float:
-    """Draw lines of words and give the height below them."""
+    """Draw lines of words and return the height below them."""
     largest = max(found.relevance) or 1.0
     for line in lines:
         left = 0.0
@@ -151,14 +151,16 @@ def sentence(data: Mapping[str, Saliency]) -> str:
     Example:
         >>> found = Saliency(["<eos>", "let", "us", "pray"], 3, "pray", 0.91, [0.1, 2.5, 1.0, 0.0], [])
         >>> sentence({"PRU": found})
-        'The next word is “pray”: PRU gives it probability 0.91 and leans most on “let” and “us”.'
+        'The next word is “pray”: PRU gives it probability 0.91 and relies most on “let” and “us”.'
     """
     parts = []
     for name, found in data.items():
         most = listed(f"“{found.words[position]}”" for position in strongest(found))
-        explained = "" if found.explained == found.reference else f" for its own guess “{found.explained}”"
+        explained = (
+            "" if found.explained == found.reference else f" for its most likely word “{found.explained}”"
+        )
         parts.append(
-            f"{name} gives it probability {found.probability:.2g} and leans most on {most}{explained}"
+            f"{name} gives it probability {found.probability:.2g} and relies most on {most}{explained}"
         )
     return f"The next word is “{next(iter(data.values())).reference}”: {'; '.join(parts)}."
 
@@ -170,7 +172,7 @@ def strongest(found: Saliency, count: int = 2) -> list[int]:
 
 
 def describe(data: Mapping[str, Saliency]) -> str:
-    """The figure in words.
+    """Alternative text of the figure.
 
     Example:
         >>> found = Saliency(["<eos>", "amen"], 1, "amen", 0.9, [2.5, 0.0], [])

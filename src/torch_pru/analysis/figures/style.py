@@ -1,4 +1,4 @@
-"""What all figures share: size, type, colours, and how they are written."""
+"""What all figures share: size, fonts, colours, and how they are rendered."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ try:
 except ImportError:
     raise PRUError("figures need Matplotlib; pip install 'torch-pru[analysis]'") from None
 
-WIDTH = 5.0  # inches: near a printed column, and readable on a telephone
+WIDTH = 5.0  # inches: about a printed column, readable on a phone
 COLOURS = ("#0072B2", "#D55E00", "#000000", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-"""Okabe and Ito's, which the colour-blind tell apart; in the order in which their greys differ most."""
+"""Okabe and Ito's colour-blind safe colours, ordered so that their greys differ most."""
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-PALE = "#767676"  # lines that help the eye
+PALE = "#767676"  # for auxiliary lines
 
 HEAT = LinearSegmentedColormap.from_list("heat", ["#FFFFFF", "#F5C9A8", "#D55E00", "#5A2600"])
-"""White to dark: its grey falls all the way, so it prints."""
+"""White to dark, monotonic in grey, so that it can be printed."""
 
 SETTINGS: dict[Any, Any] = {
     "font.size": 9,
@@ -53,7 +53,7 @@ SETTINGS: dict[Any, Any] = {
 
 
 def style() -> Any:
-    """A context, or decorator, in which figures are drawn; outside it Matplotlib's settings are the caller's.
+    """A context manager and decorator for drawing; the caller's Matplotlib settings are not changed.
 
     Example:
         >>> with style():
@@ -64,7 +64,7 @@ def style() -> Any:
 
 
 def new_figure(height: float) -> Figure:
-    """An empty figure of the usual width, laid out so that no text is cut off.
+    """An empty figure of the usual width, with a layout that does not cut off text.
 
     Example:
         >>> new_figure(2.5).get_size_inches().tolist()
@@ -74,7 +74,7 @@ def new_figure(height: float) -> Figure:
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], title: str | None = None) -> None:
-    """A legend above everything, where it hides nothing; the figure grows by its height.
+    """Add a legend above the axes; the figure grows by its height.
 
     Example:
         >>> figure = new_figure(2.0)
@@ -92,7 +92,7 @@ def add_legend(figure: Figure, handles: Sequence[Artist], title: str | None = No
 
 
 def wrapped(text: str, letters: int = 62) -> str:
-    """Text in lines that fit into a figure, whatever a run is called.
+    """Wrap text to lines that fit into a figure.
 
     Example:
         >>> wrapped("a-long-name", letters=7)
@@ -102,7 +102,7 @@ def wrapped(text: str, letters: int = 62) -> str:
 
 
 def corpus_names(corpora: Iterable[str]) -> dict[str, str]:
-    """What each corpus is called: its folder, and of the path before it what tells it from the others.
+    """The name of each corpus in figures: the shortest distinct end of its path.
 
     Example:
         >>> corpus_names(["ptb", "/texts/tales", "ptb"])
@@ -113,7 +113,7 @@ def corpus_names(corpora: Iterable[str]) -> dict[str, str]:
 
 
 def look(number: int) -> dict[str, Any]:
-    """Colour and line of the run with a number, different for the first 28.
+    """Colour and line style of a series by its number; the first 28 are distinct.
 
     Example:
         >>> look(0)
@@ -139,7 +139,7 @@ def render(figure: Figure, kind: str) -> bytes:
 
 
 def listed(items: Iterable[str]) -> str:
-    """Items as in a sentence.
+    """Join items as in a sentence.
 
     Example:
         >>> listed(["a", "b", "c"])

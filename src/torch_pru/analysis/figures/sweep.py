@@ -27,9 +27,9 @@ MARKS = ("o", "s", "D", "p", "h", "8")  # with room for a number
 
 @style()
 def draw(data: Mapping[str, SweepPoint]) -> Figure:
-    """One panel a corpus, one line a number of groups, one mark a K.
+    """One panel per corpus, one line per number of groups, one marker per K.
 
-    Another variant, size or regime has a line of its own. Runs that share all of these, as seeds do, are
+    Other variants, sizes and regimes have lines of their own. Runs that differ only in their seed are
     averaged.
 
     Example:
@@ -63,7 +63,7 @@ def draw(data: Mapping[str, SweepPoint]) -> Figure:
 
 
 def series_label(point: SweepPoint, told: Sequence[str] = ()) -> str:
-    """The line that a point is on; ``told`` names what else than groups and variant tells the runs apart.
+    """The line that a point belongs to; ``told`` names other attributes in which the runs differ.
 
     Example:
         >>> series_label(SweepPoint("ptb", "600", "pru", 4, 1, "max pooling", 4, 5, 80.0, True), ["size"])
@@ -74,7 +74,7 @@ def series_label(point: SweepPoint, told: Sequence[str] = ()) -> str:
 
 
 def _line(label: str, number: int, size: int) -> Line2D:
-    """The looks of a series; there is no line to an LSTM, which has one point."""
+    """The style of a series; an LSTM has one point and no line."""
     looks = look(number)
     if label.startswith("LSTM"):
         looks["linestyle"] = "none"
@@ -124,12 +124,16 @@ def sentence(data: Mapping[str, SweepPoint]) -> str:
         )
     text = listed(parts)
     guessed = [name for name, point in data.items() if not point.scored]
-    note = f" Not scored by `pru evaluate`, so as training saw it: {listed(guessed)}." if guessed else ""
+    note = (
+        f" Not scored by `pru evaluate`, so the lowest during training is shown: {listed(guessed)}."
+        if guessed
+        else ""
+    )
     return f"{text[0].upper()}{text[1:]}.{note}"
 
 
 def describe(data: Mapping[str, SweepPoint]) -> str:
-    """The figure in words.
+    """Alternative text of the figure.
 
     Example:
         >>> describe({"a": SweepPoint("ptb", "600", "pru", 2, 4, "", 1_400_000, 2_880_000, 80.0, True)})
