@@ -170,7 +170,7 @@ def test_a_batch_that_processes_cannot_share(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
     errors = refusal("train", recipe, "--seeds", 2, "--out", tmp_path / "runs")
-    assert "batch=8 cannot be divided between 3 processes" in errors
+    assert "batch=8 cannot be divided among 3 processes" in errors
     assert not (tmp_path / "runs").exists()
 
 

@@ -1,4 +1,4 @@
-"""The device that a setting means, and its name."""
+"""The device that a run uses, and its name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch_pru.errors import PRUError
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of a setting: ``auto`` is a GPU where there is one, this process's own under torchrun.
+    """The device for a setting. ``auto`` is a GPU if there is one; under torchrun, each process has its own.
 
     Example:
         >>> choose_device("cpu")
@@ -25,14 +25,12 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise PRUError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from error
     if device.type not in ("cpu", "cuda"):
-        raise PRUError(
-            f"device={name!r} cannot be used: only a CPU or an NVIDIA GPU can; use auto, cpu or cuda"
-        )
+        raise PRUError(f"device={name!r} cannot be used: use auto, cpu or cuda (an NVIDIA GPU)")
     return device
 
 
 def device_name(device: torch.device) -> str:
-    """The model of a GPU, or as much as the system says of a CPU.
+    """The model name of a GPU, or what the system reports for the CPU.
 
     Example:
         >>> device_name(torch.device("cpu")) != ""

@@ -1,4 +1,4 @@
-"""Every random mask of the language model, drawn from one explicit generator."""
+"""All dropout masks of the language model, drawn from one explicit generator."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch_pru.ops.dropping import draw_mask
 
 
 class Masks:
-    """Draws masks for the *global* batch and hands out the columns of this process.
+    """Draws masks for the *global* batch and returns the columns of this process.
 
-    All processes hold a generator in the same state and draw the same masks, so that a run divided between
-    processes sees the masks of the run in one process.
+    All processes have a generator in the same state and draw the same masks, so that a run uses the same
+    masks with any number of processes.
 
     Args:
         generator: on the device of the model.
-        batch: columns of the global batch; None where there is one process, which has them all.
-        first: which of them is this process's first.
+        batch: columns of the global batch; None for a single process.
+        first: the first column that belongs to this process.
 
     Example:
         >>> masks = Masks(torch.Generator().manual_seed(1))
@@ -38,7 +38,7 @@ class Masks:
     def dropout(self, values: Tensor, probability: float, *, shared: bool) -> Tensor:
         """Drop elements of ``values`` (T, B, D) and scale the rest by 1/(1-p).
 
-        ``shared`` is variational dropout: one mask (1, B, D) for all steps of the window. Without it
+        With ``shared`` (variational dropout) one mask (1, B, D) is used for all steps of the window, else
         each step has its own.
         """
         if probability == 0:
@@ -50,14 +50,14 @@ class Masks:
         return backends.run("drop", values, mask, 1 - probability, values.dtype)
 
     def word_types(self, tokens: Tensor, weight: Tensor, probability: float) -> Tensor | float:
-        """What the embedding of each token is multiplied by: 0 or 1/(1-p), the same wherever a word occurs.
+        """The factor of each token's embedding, 0 or 1/(1-p), which is the same wherever the word occurs.
 
         Args:
             tokens: (T, B).
-            weight: (V, E), the embedding; its rows are dropped whole.
+            weight: (V, E), the embedding, of which whole rows are dropped.
 
         Returns:
-            (T, B, 1), or 1.0 where nothing is dropped.
+            (T, B, 1), or 1.0 if nothing is dropped.
         """
         if probability == 0:
             return 1.0
@@ -66,7 +66,7 @@ class Masks:
         return mask.div_(keep)[tokens]
 
     def weights(self, weight: Tensor, probability: float) -> Tensor:
-        """Drop single elements of a weight and scale the rest: one mask a window, whatever B is."""
+        """Drop elements of a weight and scale the rest by 1/(1-p); one mask for all columns of the batch."""
         if probability == 0:
             return weight
         mask = draw_mask(weight.shape, 1 - probability, weight.device, self.generator)

@@ -1,6 +1,6 @@
 """The language model: tied embedding, recurrent layers, decoder (AWD-LSTM's network with PRU or LSTM layers).
 
-Data's way: tokens (T, B) -> embedding (T, B, E) -> layers (T, B, M) ... (T, B, E) -> decoder -> loss (T, B).
+tokens (T, B) -> embedding (T, B, E) -> layers (T, B, M) ... (T, B, E) -> decoder -> loss (T, B)
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ State = list[tuple[Tensor, Tensor]]
 
 
 def flat(state: State) -> list[Tensor]:
-    """h and c of all layers in a row, for operations on lists of tensors."""
+    """h and c of all layers as one list."""
     return [tensor for pair in state for tensor in pair]
 
 
 class Hidden(NamedTuple):
-    """What the layers make of a window."""
+    """The output of the layers for a window."""
 
     raw: Tensor  # (T, B, E) output of the last layer
-    dropped: Tensor  # (T, B, E) the same after output dropout; in eval() it is ``raw``
-    state: State  # after the last step, with its history: detach it before the next window
+    dropped: Tensor  # (T, B, E) the same after output dropout; equal to ``raw`` in eval() mode
+    state: State  # after the last step; detach it before the next window
 
 
 class LanguageModel(nn.Module):
     """Predicts the next word.
 
     Args:
-        config: sizes and kind of the network.
-        regularisation: the dropouts; they act in ``train()`` only.
+        config: kind and sizes of the network.
+        regularisation: the dropout rates, used in ``train()`` mode only.
         vocabulary_size: V.
 
     Example:
@@ -101,7 +101,7 @@ class LanguageModel(nn.Module):
 
     @property
     def logits_per_token(self) -> int:
-        """How many logits the decoder makes for one token: what bounds the tokens decoded at once."""
+        """The number of logits that the decoder computes per token."""
         return self.vocabulary_size * self.decoder.experts
 
     def initial_state(self, batch: int) -> State:
@@ -119,19 +119,19 @@ class LanguageModel(nn.Module):
 
         Args:
             tokens: (T, B).
-            state: of the window before, or ``initial_state``.
-            masks: where dropout masks come from; needed in ``train()``, not used in ``eval()``.
-            vectors: (T, B, E), the embeddings of ``tokens`` where the caller has looked them up.
+            state: after the previous window, or ``initial_state``.
+            masks: draws the dropout masks; required in ``train()`` mode, ignored in ``eval()`` mode.
+            vectors: (T, B, E), the embeddings of ``tokens``, if the caller has looked them up already.
         """
         rates = self.regularisation
         if not self.training:
             masks = None
         elif masks is None:
-            raise PRUError("masks=None: a model in train() draws its masks from a Masks object; pass one")
+            raise PRUError("masks=None: a model in train() mode needs a Masks object for its dropout")
         weight = self.embedding.weight
         values = F.embedding(tokens, weight) if vectors is None else vectors
         if masks is not None:
-            # Input side only: the tied decoder sees the whole embedding.
+            # On the input side only: the tied decoder uses the whole embedding.
             values = values * masks.word_types(tokens, weight, rates.embedding_dropout)
             values = masks.dropout(values, rates.input_dropout, shared=rates.variational)
         raw, after = values, []
@@ -148,10 +148,10 @@ class LanguageModel(nn.Module):
     def _run_layer(
         self, layer: nn.Module, values: Tensor, state: tuple[Tensor, Tensor], masks: Masks | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """One layer with its weight drop; the state keeps its dtype, whatever autocast computes in."""
+        """Run one layer, with weight drop. The state keeps its dtype under autocast."""
         h, c = state
         drop = self.regularisation.weight_drop
-        if isinstance(layer, PRU):  # it drops its own weights
+        if isinstance(layer, PRU):  # which drops its own weights
             layer.generator = None if masks is None else masks.generator
             raw, (h, c) = layer(values, (h, c))
         else:
@@ -159,27 +159,27 @@ class LanguageModel(nn.Module):
             if masks is None or drop == 0:
                 raw, (h, c) = layer(*arguments)
             else:
-                # A masked copy for this call; the gradient goes on to the raw weight.
+                # A masked copy for this call; the gradient flows back to the parameter.
                 name = "weight_hh_l0"
                 weights = {name: masks.weights(layer.get_parameter(name), drop)}
                 raw, (h, c) = torch.func.functional_call(layer, weights, arguments)
         return raw, (h.to(state[0].dtype), c.to(state[1].dtype))
 
     def nll(self, hidden: Tensor, targets: Tensor, masks: Masks | None = None) -> Tensor:
-        """Negative log-likelihood of each target, float32 at least.
+        """Negative log-likelihood of each target, in float32 or float64.
 
         Args:
             hidden: (..., E), ``raw`` for evaluation, ``dropped`` for training.
-            targets: (...), the words that followed.
-            masks: where a mixture of softmaxes draws its latent mask; then ``hidden`` is (T, B, E).
+            targets: (...), the next words.
+            masks: draws the latent mask of a mixture of softmaxes; ``hidden`` must then be (T, B, E).
 
         Returns:
-            (...), as ``targets``.
+            The same shape as ``targets``.
         """
         return self.decoder.nll(hidden, targets, self.embedding.weight, masks if self.training else None)
 
     def log_probabilities(self, hidden: Tensor) -> Tensor:
-        """log p of every word, (..., V), after ``hidden`` (..., E)."""
+        """Log-probabilities of all words, (..., V), given ``hidden`` (..., E)."""
         return self.decoder.log_probabilities(hidden, self.embedding.weight)
 
 
@@ -194,7 +194,7 @@ def build_model(config: Config, vocabulary_size: int, device: torch.device) -> L
 def skeleton(
     config: ModelConfig, regularisation: RegularisationConfig, vocabulary_size: int = 1
 ) -> LanguageModel:
-    """A model of shapes without memory, to count its weights, or to refuse settings that do not go together.
+    """A model on the meta device, to count its parameters or to check settings without allocating memory.
 
     Example:
         >>> skeleton(ModelConfig(), RegularisationConfig()).layers[0].hidden_size
@@ -206,7 +206,7 @@ def skeleton(
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Weights of a model by part; a tied softmax adds only its bias to the embedding."""
+    """Number of parameters by part; a tied softmax adds only its bias to the embedding."""
 
     embedding: int
     recurrent: int
@@ -214,12 +214,12 @@ class ParameterCounts:
 
     @property
     def total(self) -> int:
-        """All weights."""
+        """All parameters."""
         return self.embedding + self.recurrent + self.decoder
 
 
 def parameter_counts(model: LanguageModel) -> ParameterCounts:
-    """How many weights each part of a model has.
+    """The number of parameters in each part of a model.
 
     Example:
         >>> config = ModelConfig(unit="lstm", embedding=400, hidden=(1000, 1000, 400))

@@ -1,4 +1,4 @@
-"""From the last layer's output to word probabilities, with the embedding as the decoder's weight."""
+"""Decoders: word probabilities from the last layer's output, with the embedding as the weight matrix."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch_pru.ops import backends
 
 
 def full_precision(values: Tensor) -> Tensor:
-    """16-bit values as float32; the loss and its terms are never summed in 16 bits."""
+    """16-bit values as float32: losses are never summed in 16 bits."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 class Softmax(nn.Module):
-    """log p = log_softmax(W h + b), W the embedding (V, E), which the caller owns; b starts at 0.
+    """log p = log_softmax(W h + b), where W is the embedding (V, E), which the caller passes; b starts at 0.
 
     Example:
         >>> softmax, embedding = Softmax(10_000), torch.randn(10_000, 400)
@@ -38,7 +38,7 @@ class Softmax(nn.Module):
         return F.log_softmax(self.logits(hidden, weight), -1)
 
     def nll(self, hidden: Tensor, targets: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:
-        """Negative log-likelihood of ``targets`` (...) after ``hidden`` (..., E), as ``targets`` in shape."""
+        """Negative log-likelihood of ``targets`` (...) given ``hidden`` (..., E)."""
         rows = hidden.flatten(0, -2)
         losses = backends.run("cross_entropy", rows, weight, self.bias, targets.flatten())
         return losses.view_as(targets)
@@ -48,11 +48,11 @@ class MixtureOfSoftmaxes(nn.Module):
     """p = sum_k prior_k softmax(W tanh(L_k h) + b) (Yang et al.): a decoder of higher rank than E.
 
     Args:
-        hidden_size: of the last layer's output h.
-        embedding_size: E, of each expert's vector tanh(L_k h).
-        experts: how many softmaxes are mixed.
+        hidden_size: H, size of the last layer's output h.
+        embedding_size: E, size of each expert's vector tanh(L_k h).
+        experts: number of softmaxes in the mixture.
         vocabulary_size: V.
-        latent_dropout: share of the experts' vectors that is dropped, one mask (1, B, experts * E) a window.
+        latent_dropout: dropout rate of the experts' vectors; one mask (1, B, experts * E) per window.
 
     Example:
         >>> mixture, embedding = MixtureOfSoftmaxes(620, 280, 15, 1000), torch.randn(1000, 280)
@@ -91,7 +91,7 @@ class MixtureOfSoftmaxes(nn.Module):
         return torch.logsumexp(prior.unsqueeze(-1) + F.log_softmax(logits, -1), -2)
 
     def nll(self, hidden: Tensor, targets: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:
-        """Negative log-likelihood of ``targets`` (...) after ``hidden`` (..., H), as ``targets`` in shape."""
+        """Negative log-likelihood of ``targets`` (...) given ``hidden`` (..., H)."""
         prior, logits = self._parts(hidden, weight, masks)
         index = targets[..., None, None].expand(*targets.shape, self.experts, 1)
         chosen = logits.gather(-1, index).squeeze(-1) - logits.logsumexp(-1)  # (..., experts)

@@ -140,5 +140,5 @@ def test_a_signal_to_one_process_stops_all_at_one_step(
 def test_columns_must_divide() -> None:
     cpu = torch.device("cpu")
     assert [World(cpu, rank, 2).batch_slice(20) for rank in (0, 1)] == [slice(0, 10), slice(10, 20)]
-    with pytest.raises(PRUError, match="batch=20 cannot be divided between 3 processes"):
+    with pytest.raises(PRUError, match="batch=20 cannot be divided among 3 processes"):
         World(cpu, 0, 3).batch_slice(20)

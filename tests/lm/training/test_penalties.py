@@ -8,7 +8,7 @@ from small import small_config
 from torch import Tensor
 
 from torch_pru.lm.model import Hidden
-from torch_pru.lm.training.penalties import penalties
+from torch_pru.lm.training.step import penalties
 
 devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 dtypes = pytest.mark.parametrize(

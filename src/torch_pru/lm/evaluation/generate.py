@@ -1,4 +1,4 @@
-"""Text from a model, word by word."""
+"""Text generation."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ def generate(
     seed: int | None = None,
     unknown: bool = False,
 ) -> Iterator[str]:
-    """Yield words for ever, each as soon as it is drawn; ``<eos>`` ends a sentence.
+    """Yield words endlessly, each as soon as it is drawn; ``<eos>`` ends a sentence.
 
-    The text begins after an ``<eos>`` and the prompt. ``<unk>`` is never drawn unless ``unknown`` is
-    true: its probability is shared out over the other words.
+    The text starts after an ``<eos>`` and the prompt. ``<unk>`` is not drawn unless ``unknown`` is true; its
+    probability is distributed over the other words.
 
-    On a GPU the weights are those at the first word, and a token costs one CUDA graph; the likeliest words
-    are found ahead of what has been asked for.
+    On a GPU the weights are those at the first word, and each token is one CUDA graph. With temperature 0 the
+    words are computed ahead of what has been consumed.
 
     Args:
-        model: the language model; it computes in autocast's dtype where that is on, else in its weights'.
+        model: the language model; it computes in the dtype of autocast if that is enabled, else in that of
+            its weights.
         vocabulary: of the run that the model comes from.
-        prompt: words to go on from; those outside the vocabulary are read as ``<unk>``, or refused
-            where the vocabulary has none.
-        temperature: below 1 more likely words, above 1 more surprising ones; 0 takes the likeliest.
+        prompt: words to continue from. Those outside the vocabulary are read as ``<unk>``, or raise if the
+            vocabulary has none.
+        temperature: below 1 for more likely words, above 1 for more surprising ones, 0 for the likeliest.
         top_k: draw from the k likeliest words only.
-        top_p: draw from the fewest words whose probabilities reach p.
+        top_p: draw from the fewest words whose probabilities add up to p.
         seed: the same seed gives the same words; None draws new ones each time.
         unknown: whether ``<unk>`` may be drawn.
 
-    Example:
-        >>> from itertools import islice
-        >>> words = generate(model, run.vocabulary, ["in", "the"], seed=1)  # doctest: +SKIP
-        >>> " ".join(islice(words, 5))                                      # doctest: +SKIP
-        'beginning god created the heaven'
+    Example::
+
+        words = generate(model, run.vocabulary, ["in", "the"], seed=1)
+        print(*itertools.islice(words, 20))
     """
     if isinstance(prompt, str):
         raise PRUError(f"prompt={prompt!r} must be a list of words, as in prompt.split()")
@@ -69,10 +69,10 @@ def sample(
     top_p: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Draw one id from (V,) log-probabilities, cut to the likeliest as asked; logits do as well.
+    """Draw one id from log-probabilities or logits (V,).
 
-    Temperature comes first, then top-k, then top-p of what is left. The draw is made on the CPU in
-    float64, so that a seed gives the same words on every device that gives the same probabilities.
+    Temperature is applied first, then top-k, then top-p to what is left. The draw happens on the CPU in
+    float64, so that a seed gives the same words on all devices that compute the same probabilities.
 
     Example:
         >>> sample(torch.tensor([0.1, 0.7, 0.2]).log(), temperature=0)
@@ -81,9 +81,9 @@ def sample(
     ranked, ids = log_probabilities.detach().cpu().double().sort(descending=True, stable=True)
     if temperature == 0:
         return ids[0]
-    kept = ((ranked[:top_k] - ranked[0]) / temperature).softmax(0)  # of any temperature: the largest is 0
+    kept = ((ranked[:top_k] - ranked[0]) / temperature).softmax(0)  # the largest exponent is 0
     before = kept.cumsum(0) - kept
-    kept = kept * (before < top_p)  # the first word always stays: nothing is before it
+    kept = kept * (before < top_p)  # always keeps the first word
     return ids[torch.multinomial(kept, 1, generator=generator)[0]]
 
 
@@ -123,15 +123,15 @@ def _drawn(
 
 
 class _Reader:
-    """What a ``Stepper`` is on a GPU, simply: the model as it stands reads on."""
+    """Reads tokens with the model itself; the counterpart of ``Stepper`` on a CPU."""
 
     def __init__(self, model: LanguageModel, barred: int | None) -> None:
         self.model, self.barred = model, barred
         self.state = model.initial_state(1)
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Go on by ``tokens`` (T,): log-probabilities (V,) of the word after them."""
-        # The mode and no_grad are entered anew for each word: between two words the caller's hold.
+        """Read ``tokens`` (T,) and return the log-probabilities (V,) of the next word."""
+        # Entered for each word, so that the caller's modes are in effect between two words.
         with torch.no_grad(), eval_mode(self.model):
             hidden = self.model.hidden(tokens.to(self.state[0][0].device)[:, None], self.state, None)
             log_probabilities = self.model.log_probabilities(hidden.raw[-1, 0])
@@ -149,4 +149,4 @@ def _check(temperature: float, top_k: int | None, top_p: float, seed: int | None
     if top_p == 0:
         raise PRUError("top_p=0 leaves no word to draw; use a number in (0, 1], or temperature=0")
     if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**63):
-        raise PRUError(f"seed={seed!r} must be a whole number of at least 0 and below 2^63, or None")
+        raise PRUError(f"seed={seed!r} must be an integer from 0 to 2^63 - 1, or None")

@@ -60,10 +60,12 @@ def train(
     Raises:
         RunsFailedError: when all runs have ended, if some of several failed.
 
-    Example:
-        >>> from torch_pru.lm.recipe import load_recipe
-        >>> run = train(load_recipe("quickstart"), "runs/first", progress=print)        # doctest: +SKIP
-        >>> model = run.model("best")                                                   # doctest: +SKIP
+    Example::
+
+        from torch_pru.lm import load_recipe, train
+
+        run = train(load_recipe("quickstart"), "runs/first", progress=print)
+        model = run.model("best")
     """
     if isinstance(config, Config):
         return run_all([NewRun(config, one_path(run_folder))], progress)[0]

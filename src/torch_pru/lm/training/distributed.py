@@ -1,6 +1,7 @@
-"""Several processes as one: each has its columns of the batch, and all make the same step.
+"""Data-parallel training: each process has some columns of the batch, and all take the same steps.
 
-``torchrun --nproc-per-node N -m torch_pru train ...`` starts them; NCCL joins GPUs, gloo CPUs.
+``torchrun --nproc-per-node N -m torch_pru train ...`` starts the processes. They communicate with NCCL on
+GPUs and with gloo on CPUs.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from torch_pru.lm.device import choose_device
 from torch_pru.lm.model import State
 
 WORLDS = itertools.count()
-"""Numbers for the worlds that a process joins, one for each run of a command; the same in all processes."""
+"""Numbers of the process groups that a command joins, one per run; the same in all processes."""
 
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a run, as one of them sees it.
+    """The processes of a run, seen from one of them.
 
     Example:
         >>> world = World(torch.device("cpu"))
@@ -39,23 +40,22 @@ class World:
 
     @property
     def main(self) -> bool:
-        """Whether this is the one process that writes."""
+        """Whether this is the process that writes files."""
         return self.rank == 0
 
     def batch_slice(self, batch: int) -> slice:
         """The columns of the batch that belong to this process."""
         if batch % self.size:
             raise PRUError(
-                f"batch={batch} cannot be divided between {self.size} processes; "
-                f"use a multiple of {self.size}"
+                f"batch={batch} cannot be divided among {self.size} processes; use a multiple of {self.size}"
             )
         share = batch // self.size
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """Replace tensors of one dtype by their mean over the processes, in one exchange.
+        """Replace tensors of one dtype by their mean over the processes, with one all-reduce.
 
-        Every process has as many columns, so the mean of means is the mean over the whole batch.
+        All processes have the same number of columns, so this is the mean over the whole batch.
         """
         if self.size == 1:
             return
@@ -78,7 +78,7 @@ class World:
         return torch.cat(pieces, 1)
 
     def largest(self, values: Sequence[float]) -> list[float]:
-        """The largest of each value over the processes: how they agree to stop or to save."""
+        """The maximum of each value over the processes, which agree in this way to stop or to save."""
         if self.size == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -86,7 +86,7 @@ class World:
         return tensor.tolist()
 
     def from_main(self, value: float) -> float:
-        """The main process's value."""
+        """The value of the main process."""
         if self.size == 1:
             return value
         tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
@@ -100,7 +100,7 @@ class World:
 
 @contextmanager
 def joined_world(device_name: str) -> Iterator[World]:
-    """The world that torchrun's environment describes, left again at the end; one process without it."""
+    """Join the processes that torchrun started, for the length of the context; else one process."""
     device = choose_device(device_name)
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -109,7 +109,7 @@ def joined_world(device_name: str) -> Iterator[World]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     store, rank, size = next(dist.rendezvous("env://"))
-    # torchrun's store outlives a world: without a name of its own the next finds the addresses of the last.
+    # torchrun's store outlives a process group: the next one must not find the addresses of the last.
     store = dist.PrefixStore(f"world {next(WORLDS)}", store)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)

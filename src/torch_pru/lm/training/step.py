@@ -1,4 +1,4 @@
-"""One optimisation step on one window. Nothing in it asks the device for a number."""
+"""One training step: forward pass, loss, backward pass and update."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torch_pru.lm.config import RegularisationConfig
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.graphs import GraphCache
-from torch_pru.lm.model import LanguageModel, State, flat
+from torch_pru.lm.model import Hidden, LanguageModel, State, flat
 from torch_pru.lm.precision import LossScale, autocast
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD, NonFiniteCheck
-from torch_pru.lm.training.penalties import penalties
 from torch_pru.ops import backends
 
 
@@ -90,6 +90,25 @@ class TrainingStep:
             parameter.grad = gradient
             if parameter is self.model.embedding.weight:
                 backends.run("add_rows", gradient, tokens.flatten(), rows.flatten(0, 1))
+
+
+def penalties(hidden: Hidden, rates: RegularisationConfig) -> Tensor | float:
+    """Activation regularization (AR) and temporal activation regularization (TAR), in float32.
+
+    AR is the mean square of the *dropped* output, TAR that of the change over time of the *raw* output.
+
+    Args:
+        hidden: of a window with at least two steps.
+        rates: ``activation`` and ``temporal`` are the factors of the two means; 0 leaves a term out.
+
+    Returns:
+        0-d, or 0.0 if both are left out.
+    """
+    dropped = hidden.dropped if rates.activation else None
+    raw = hidden.raw if rates.temporal else None
+    if dropped is None and raw is None:
+        return 0.0
+    return backends.run("penalties", dropped, raw, rates.activation, rates.temporal)
 
 
 class GraphedStep:
