@@ -28,7 +28,7 @@ from torch_pru.lm.training.optimizer import AveragedSGD
 from torch_pru.lm.training.progress import TrainingProgress
 from torch_pru.lm.training.schedule import Decision, Schedule
 from torch_pru.lm.training.signals import Interrupted, StopRequest
-from torch_pru.lm.training.step import GraphedStep, TrainingStep
+from torch_pru.lm.training.step import GraphedStep, LossSum, TrainingStep
 from torch_pru.lm.training.windows import (
     check_length,
     column_starts,
@@ -44,45 +44,6 @@ the first steps may well exceed it by 4."""
 
 class DivergenceError(PRUError):
     """The loss or a gradient became NaN or infinite, or the loss exploded."""
-
-
-class LossSum:
-    """A sum of losses on the device; only ``mean`` synchronizes with it.
-
-    Example:
-        >>> losses = LossSum(torch.device("cpu"))
-        >>> losses.add(torch.tensor(6.0), tokens=100)
-        >>> losses.add(torch.tensor(3.0), tokens=200)
-        >>> losses.mean()
-        4.0
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.total = torch.zeros((), dtype=torch.float64, device=device)
-        self.tokens = 0
-
-    def add(self, loss: Tensor, tokens: int) -> None:
-        """Add the mean loss (0-d) of a number of tokens."""
-        self.total.add_(loss.double() * tokens)
-        self.tokens += tokens
-
-    def mean(self) -> float:
-        """The mean over all tokens, NaN if there are none."""
-        return self.total.item() / self.tokens if self.tokens else float("nan")
-
-    def reset(self) -> None:
-        """Start again from zero."""
-        self.total.zero_()
-        self.tokens = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """The sum and the number of tokens."""
-        return {"total": self.total, "tokens": self.tokens}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what ``state_dict`` returned."""
-        self.total.copy_(state_dict["total"])
-        self.tokens = state_dict["tokens"]
 
 
 class Trainer:
