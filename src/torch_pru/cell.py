@@ -154,7 +154,7 @@ class PRUCell(nn.Module):
         [resolved], [self.spec] = unit_specs(options, [(self.input_size, self.hidden_size)])
         self.init, self.backend = init, backend
         self.levels, self.groups, self.input_groups = resolved.levels, resolved.groups, resolved.input_groups
-        self.pooling, self.level_split, self.pool_window = pooling, level_split, pool_window
+        self.pooling, self.level_split, self.pool_window = pooling, level_split, resolved.pool_window
         self.input_transform, self.context_transform = input_transform, context_transform
         self.residual = residual
         self._names = parameter_names(self.spec, self.bias)

@@ -33,6 +33,15 @@ class PRUTypeError(PRUError, TypeError):
     """A :class:`PRUError` where PyTorch raises a ``TypeError``: an argument has the wrong type."""
 
 
+def shown(value: object) -> str:
+    """``value`` for a message: its ``repr`` in one line, shortened if it is long."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # of an integer with thousands of digits, or of a stranger's object
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` with the known name nearest to ``name``, or an empty string."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
@@ -40,12 +49,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def check_choice(argument: str, value: object, choices: Iterable[str]) -> None:
-    """Refuse ``value`` unless it is one of ``choices``."""
+    """Raise unless ``value`` is one of ``choices``."""
     choices = list(choices)
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         accepted = ", ".join(repr(choice) for choice in choices)
         hint = nearest(value, choices) if isinstance(value, str) else ""
-        raise PRUError(f"{argument}={value!r} is not known; use one of {accepted}{hint}")
+        raise PRUError(f"{argument}={shown(value)} is not known; use one of {accepted}{hint}")
 
 
 LARGEST_SIZE = 2**63 - 1  # of a PyTorch dimension
@@ -58,11 +67,11 @@ def check_positive(argument: str, value: object) -> int:
     """
     number = as_integer(value)
     if number is None:
-        raise PRUTypeError(f"{argument}={value!r} must be an integer of at least 1")
+        raise PRUTypeError(f"{argument}={shown(value)} must be an integer of at least 1")
     if abs(number) > LARGEST_SIZE:  # may have too many digits to be shown
         raise PRUError(f"{argument} is out of range; use an integer from 1 to 2**63 - 1")
     if number < 1:
-        raise PRUError(f"{argument}={value!r} must be an integer of at least 1")
+        raise PRUError(f"{argument}={shown(value)} must be an integer of at least 1")
     return number
 
 
@@ -82,21 +91,21 @@ def check_flag(argument: str, value: object) -> bool:
         return bool(value)
     if as_integer(value) in (0, 1):
         return bool(value)
-    raise PRUTypeError(f"{argument}={value!r} must be True or False")
+    raise PRUTypeError(f"{argument}={shown(value)} must be True or False")
 
 
 def check_dtype(dtype: object) -> None:
     """Refuse a dtype for weights unless it is one of real floating-point numbers, or None for the default."""
     if dtype is not None and not isinstance(dtype, torch.dtype):
-        raise PRUTypeError(f"dtype={dtype!r} must be a dtype, such as torch.float32")
+        raise PRUTypeError(f"dtype={shown(dtype)} must be a dtype, such as torch.float32")
     if dtype is not None and not dtype.is_floating_point:
-        raise PRUError(f"dtype={dtype!r} must be a real floating-point dtype, such as torch.float32")
+        raise PRUError(f"dtype={shown(dtype)} must be a real floating-point dtype, such as torch.float32")
 
 
 def check_not_negative(argument: str, value: float) -> None:
     """Refuse a number below 0, infinite or not a number."""
     if not 0 <= value < float("inf"):
-        raise PRUError(f"{argument}={value!r} must be a number of at least 0")
+        raise PRUError(f"{argument}={shown(value)} must be a number of at least 0")
 
 
 def check_probability(argument: str, value: object, *, one_allowed: bool = False) -> None:
@@ -104,13 +113,15 @@ def check_probability(argument: str, value: object, *, one_allowed: bool = False
     number = isinstance(value, Real) and not isinstance(value, bool)
     if not number or not (0 <= value < 1 or (one_allowed and value == 1)):  # type: ignore[operator]
         interval = "[0, 1]" if one_allowed else "[0, 1)"
-        raise PRUError(f"{argument}={value!r} must be a number in {interval}")
+        raise PRUError(f"{argument}={shown(value)} must be a number in {interval}")
 
 
 def check_tensor(argument: str, value: object, like: Tensor) -> None:
     """Refuse what is no tensor, or lacks the device or the dtype of ``like``; autocast takes any float."""
     if not isinstance(value, Tensor):
         raise PRUTypeError(f"{argument} is a {type(value).__name__}; expected a Tensor")
+    if value.is_nested or value.layout != torch.strided:
+        raise PRUError(f"{argument} must be a dense tensor, neither sparse nor nested")
     if value.device != like.device:
         raise PRUError(f"{argument} is on {value.device} and the weights on {like.device}; move one of them")
     autocast = not value.is_meta and torch.is_autocast_enabled(value.device.type)

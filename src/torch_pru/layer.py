@@ -16,12 +16,14 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from torch_pru.cell import check_states
 from torch_pru.errors import (
     PRUError,
+    as_integer,
     check_choice,
     check_dtype,
     check_flag,
     check_positive,
     check_probability,
     check_tensor,
+    shown,
 )
 from torch_pru.initialize import SCHEMES, initialize
 from torch_pru.migrate import migrate_layer
@@ -36,6 +38,7 @@ from torch_pru.parameters import ParameterNames, gather, parameter_names, regist
 from torch_pru.pooling import DEFAULT_WINDOW
 
 States = tuple[Tensor, Tensor]
+MOST_LAYERS = 10_000
 
 
 class PRU(nn.Module):
@@ -124,11 +127,15 @@ class PRU(nn.Module):
         proj_size: int = 0,
     ) -> None:
         super().__init__()
-        if proj_size != 0:
-            raise PRUError(f"proj_size={proj_size!r} is not offered by PRU; use 0 and a narrower hidden_size")
+        if as_integer(proj_size) != 0:
+            raise PRUError(
+                f"proj_size={shown(proj_size)} is not offered by PRU; use 0 and a narrower hidden_size"
+            )
         self.input_size = check_positive("input_size", input_size)
         self.hidden_size = check_positive("hidden_size", hidden_size)
         self.num_layers = check_positive("num_layers", num_layers)
+        if self.num_layers > MOST_LAYERS:
+            raise PRUError(f"num_layers={num_layers} is too many; use at most {MOST_LAYERS}")
         check_probability("dropout", dropout, one_allowed=True)
         check_probability("weight_drop", weight_drop)
         check_choice("init", init, SCHEMES)
@@ -143,7 +150,7 @@ class PRU(nn.Module):
         self.bias, self.batch_first = check_flag("bias", bias), check_flag("batch_first", batch_first)
         self.dropout, self.bidirectional = float(dropout), check_flag("bidirectional", bidirectional)
         self.weight_drop, self.proj_size = float(weight_drop), proj_size
-        self.pooling, self.level_split, self.pool_window = pooling, level_split, pool_window
+        self.pooling, self.level_split = pooling, level_split
         self.residual, self.init, self.backend = residual, init, backend
         self.input_transform, self.context_transform = input_transform, context_transform
         options = UnitOptions(
@@ -159,7 +166,7 @@ class PRU(nn.Module):
         )
         above = [(self.directions * self.hidden_size, self.hidden_size)] * (self.num_layers - 1)
         resolved, specs = unit_specs(options, [(self.input_size, self.hidden_size), *above])
-        self.input_groups = resolved[0].input_groups
+        self.input_groups, self.pool_window = resolved[0].input_groups, resolved[0].pool_window
         self.levels = _one_or_all([layer.levels for layer in resolved])
         self.groups = _one_or_all([layer.groups for layer in resolved])
         self.specs = tuple(spec for spec in specs for _ in range(self.directions))

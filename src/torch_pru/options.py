@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from torch_pru.errors import PRUError, check_choice, check_positive, renaming_arguments
+from torch_pru.errors import PRUError, check_choice, check_positive, renaming_arguments, shown
 from torch_pru.ops.spec import LayerSpec, TransformSpec
-from torch_pru.pooling import DEFAULT_WINDOW, POOLINGS, level_windows
+from torch_pru.pooling import DEFAULT_WINDOW, POOLINGS, checked_window, level_windows
 
 TRANSFORMS = ("linear", "grouped", "pyramidal")
 LEVEL_SPLITS = ("halving", "equal")
@@ -39,6 +39,7 @@ class UnitOptions(NamedTuple):
         check_choice("context_transform", self.context_transform, TRANSFORMS)
         if self.input_transform == "linear" and self.input_groups != 1:
             raise PRUError(f"input_groups={self.input_groups} needs input_transform='grouped' or 'pyramidal'")
+        numbers["pool_window"] = checked_window(self.pool_window)
         return self._replace(**numbers)
 
     def resolve(self, input_size: int, hidden_size: int) -> UnitOptions:
@@ -76,7 +77,9 @@ class UnitOptions(NamedTuple):
         for name in ("pooling", "level_split", "pool_window"):
             value = getattr(self, name)
             if value != getattr(defaults, name) and max(levels) == 1:
-                raise PRUError(f"{name}={value!r} has no effect with one level; leave it out, or set levels")
+                raise PRUError(
+                    f"{name}={shown(value)} has no effect with one level; leave it out, or set levels"
+                )
 
     def spec(self, input_size: int, hidden_size: int) -> LayerSpec:
         """The structure of a layer that reads N features and has M units; ``"auto"`` is resolved before."""
@@ -109,10 +112,10 @@ class UnitOptions(NamedTuple):
         )
 
     def _has_residual(self, input_size: int, hidden_size: int) -> bool:
-        if self.residual == "auto":
+        if isinstance(self.residual, str) and self.residual == "auto":
             return self.input_transform == "pyramidal" and input_size == hidden_size
         if not isinstance(self.residual, bool):
-            raise PRUError(f"residual={self.residual!r} is not known; use 'auto', True or False")
+            raise PRUError(f"residual={shown(self.residual)} is not known; use 'auto', True or False")
         if self.residual and input_size != hidden_size:
             raise PRUError(
                 f"residual=True adds the input to the gates, but {input_size} features go into "
@@ -145,9 +148,10 @@ def unit_specs(
 
 def grouped_spec(in_features: int, out_features: int, groups: int) -> TransformSpec:
     """The structure of a grouped linear transform."""
+    in_features = check_positive("in_features", in_features)
+    out_features = check_positive("out_features", out_features)
+    groups = check_positive("groups", groups)
     for name, size in (("in_features", in_features), ("out_features", out_features)):
-        check_positive(name, size)
-        check_positive("groups", groups)
         if size % groups:
             raise PRUError(
                 f"groups={groups} does not divide {name}={size}; use a divisor of {size}, or groups=1"
@@ -166,12 +170,13 @@ def pyramidal_spec(
     pool_window: int | Sequence[int] = DEFAULT_WINDOW,
 ) -> TransformSpec:
     """The structure of a pyramidal transform."""
-    check_positive("in_features", in_features)
+    in_features = check_positive("in_features", in_features)
+    levels = check_positive("levels", levels)
+    groups = check_positive("groups", groups)
     check_choice("pooling", pooling, POOLINGS)
     check_levels(in_features, levels)
     sizes = split_levels(out_features, levels, level_split)
-    check_positive("groups", groups)
-    windows = level_windows(pool_window, levels, pooling)
+    windows = level_windows(checked_window(pool_window), levels, pooling)
     spec = TransformSpec(in_features, sizes, groups, pooling, windows)
     for outputs, inputs in zip(sizes, spec.level_features, strict=True):
         if min(inputs, outputs) < groups:
@@ -184,7 +189,6 @@ def pyramidal_spec(
 
 def check_levels(in_features: int, levels: int) -> None:
     """Raise unless ``in_features`` can be halved ``levels - 1`` times."""
-    check_positive("levels", levels)
     most = (in_features & -in_features).bit_length()  # one more than the number of factors of two
     if levels > most:
         raise PRUError(
@@ -200,8 +204,8 @@ def split_levels(out_features: int, levels: int, level_split: str = "halving") -
         >>> split_levels(1400, 2), split_levels(600, 4), split_levels(600, 4, "equal")
         ((1050, 350), (337, 150, 75, 38), (150, 150, 150, 150))
     """
-    check_positive("out_features", out_features)
-    check_positive("levels", levels)
+    out_features = check_positive("out_features", out_features)
+    levels = check_positive("levels", levels)
     check_choice("level_split", level_split, LEVEL_SPLITS)
     if level_split == "equal":
         if out_features % levels:

@@ -16,11 +16,13 @@ Rows are gate-major in the order of ``nn.LSTM``: input, forget, content, output.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
+from torch_pru.errors import LARGEST_SIZE, PRUError
 from torch_pru.ops.spec import LayerSpec, LayerWeights, TransformSpec
 
 GATES = 4
@@ -91,7 +93,26 @@ def register_parameters(
     ]
     flat = [name for group in names for name in group]
     for name, shape in zip(flat, shapes, strict=True):
-        module.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+        register_parameter(module, name, shape, device, dtype)
+
+
+def register_parameter(
+    module: nn.Module,
+    name: str,
+    shape: tuple[int, ...],
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+) -> None:
+    """Add a parameter of this shape; raises :class:`PRUError` if there is not enough memory."""
+    if math.prod(shape) > LARGEST_SIZE // 16:  # PyTorch cannot express the number of bytes
+        raise PRUError(f"{name} of shape {shape} is too large")
+    try:
+        value = torch.empty(shape, device=device, dtype=dtype)
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if "memory" not in str(error):  # a device that does not exist
+            raise
+        raise PRUError(f"{name} of shape {shape}: there is not enough memory") from error
+    module.register_parameter(name, nn.Parameter(value))
 
 
 def gather(module: nn.Module, names: ParameterNames) -> LayerWeights:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_pru.errors import PRUError
+from torch_pru.errors import PRUError, as_integer, shown
 
 POOLINGS = ("average", "max", "skip", "convolution")
 DEFAULT_WINDOW = 3
@@ -51,25 +51,28 @@ def _convolve(x: Tensor, kernel: Tensor) -> Tensor:
     return torch.stack([weight * view for weight, view in zip(kernel, shifted, strict=True)]).sum(0)
 
 
-def level_windows(pool_window: int | Sequence[int], levels: int, pooling: str) -> tuple[int, ...]:
+def checked_window(pool_window: int | Sequence[int]) -> int | tuple[int, ...]:
+    """``pool_window`` as an integer or a tuple; raises unless it is odd, or each one is."""
+    several = isinstance(pool_window, list | tuple)
+    windows = [as_integer(window) for window in (pool_window if several else [pool_window])]  # type: ignore[union-attr]
+    if any(window is None or not 1 <= window <= LARGEST_WINDOW or window % 2 == 0 for window in windows):
+        raise PRUError(
+            f"pool_window={shown(pool_window)} must be an odd integer up to {LARGEST_WINDOW}, or a list with "
+            f"one for each level below the first"
+        )
+    found = tuple(window for window in windows if window is not None)
+    return found if several else found[0]
+
+
+def level_windows(pool_window: int | tuple[int, ...], levels: int, pooling: str) -> tuple[int, ...]:
     """The pooling window of each level below the first; 1 where every second feature is skipped."""
     if pooling == "skip":
         if pool_window != DEFAULT_WINDOW:
             raise PRUError(f"pool_window={pool_window!r} has no meaning for pooling='skip'; leave it out")
         return (1,) * (levels - 1)
-    wrong = (
-        f"pool_window={pool_window!r} must be an odd integer up to {LARGEST_WINDOW}, or one for each level "
-        f"below the first"
-    )
-    if not isinstance(pool_window, int | Sequence):
-        raise PRUError(wrong)
-    windows = (pool_window,) * (levels - 1) if isinstance(pool_window, int) else tuple(pool_window)
+    windows = (pool_window,) * (levels - 1) if isinstance(pool_window, int) else pool_window
     if len(windows) != levels - 1:
         raise PRUError(
             f"pool_window={pool_window!r} has {len(windows)} windows; levels={levels} needs {levels - 1}"
         )
-    for window in (*windows, pool_window) if isinstance(pool_window, int) else windows:
-        whole = isinstance(window, int) and not isinstance(window, bool)
-        if not whole or not 1 <= window <= LARGEST_WINDOW or window % 2 == 0:
-            raise PRUError(wrong)
     return windows

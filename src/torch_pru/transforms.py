@@ -14,7 +14,7 @@ from torch_pru.ops.dense import dense_matrix
 from torch_pru.ops.layer import transform
 from torch_pru.ops.spec import TransformSpec
 from torch_pru.options import grouped_spec, pyramidal_spec, split_levels
-from torch_pru.parameters import kernel_names, matrix_names
+from torch_pru.parameters import kernel_names, matrix_names, register_parameter
 from torch_pru.pooling import DEFAULT_WINDOW, pyramid
 
 __all__ = ["GroupedLinear", "PyramidalTransform", "split_levels"]
@@ -43,7 +43,7 @@ class _Transform(nn.Module):
             *zip(self._kernel_names, ((window,) for window in spec.windows), strict=False),
         ]
         for name, shape in shapes:
-            self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+            register_parameter(self, name, shape, device, dtype)
         if not bias:
             self.register_parameter("bias", None)
         self.reset_parameters()
@@ -183,7 +183,7 @@ class PyramidalTransform(_Transform):
             pool_window=pool_window,
         )
         super().__init__(spec, bias, device, dtype)
-        self.levels, self.pooling, self.level_split = levels, pooling, level_split
+        self.levels, self.pooling, self.level_split = spec.levels, pooling, level_split
         self.level_sizes, self.windows = spec.level_sizes, spec.windows
 
     def pyramid(self, x: Tensor) -> list[Tensor]:
