@@ -34,6 +34,10 @@ def load_reference_weights(layer: PRU | PRUCell, mapping: Mapping[str, Tensor], 
         >>> pru = PRU(400, 1400)
         >>> load_reference_weights(pru, torch.load("authors.pt", weights_only=True))  # doctest: +SKIP
     """
+    if not isinstance(layer, PRU | PRUCell):
+        raise PRUError(f"layer is a {type(layer).__name__}; expected a PRU or a PRUCell")
+    if not isinstance(mapping, Mapping):
+        raise PRUError(f"mapping is a {type(mapping).__name__}; expected a mapping of names to tensors")
     spec, names = _structure(layer, index)
     shapes = _authors_shapes(spec, bias=bool(names.biases))
     missing, surplus = sorted(shapes.keys() - mapping.keys()), sorted(mapping.keys() - shapes.keys())
@@ -41,6 +45,8 @@ def load_reference_weights(layer: PRU | PRUCell, mapping: Mapping[str, Tensor], 
         raise PRUError(f"mapping lacks {missing} and has unknown {surplus}; expected {sorted(shapes)}")
     given = {name: torch.as_tensor(value) for name, value in mapping.items()}
     for name, shape in shapes.items():  # all of them first: nothing is half loaded
+        if not given[name].is_floating_point():
+            raise PRUError(f"mapping[{name!r}] has dtype {given[name].dtype}; expected real floating-point")
         if name == "glt.bias":
             if given[name].numel() != math.prod(shape):
                 found, wanted = tuple(given[name].shape), math.prod(shape)

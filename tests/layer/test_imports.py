@@ -43,6 +43,7 @@ PARTS = (
     "layer",
     "convert",
     "interop",
+    "lm.visible",
     "lm.files",
     "lm.seal",
     "lm.metrics",

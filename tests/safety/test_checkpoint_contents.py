@@ -23,7 +23,7 @@ from attack import pru, replace_files, reseal_state
 from torch_pru import PRUError
 from torch_pru.lm.checkpoint import Checkpoint, decode, load_newest, read_verified
 from torch_pru.lm.run import RunFolder
-from torch_pru.lm.schema import STATE, check_checkpoint
+from torch_pru.lm.schema import STATE, check_state
 from torch_pru.lm.state_files import check_pickle, decode_state, encode_state
 from torch_pru.lm.training.schedule import Schedule
 
@@ -96,7 +96,7 @@ def test_nonsense_in_any_field_is_one_line_that_names_it(
     checkpoint: Checkpoint, interrupted_run: Path
 ) -> None:
     run = RunFolder.open(interrupted_run)
-    words, refused = len(run.vocabulary), 0
+    refused = 0
     for path in list(paths_in(checkpoint.state)):
         inner = checkpoint.state
         for key in path:
@@ -113,7 +113,7 @@ def test_nonsense_in_any_field_is_one_line_that_names_it(
                 continue  # before the first epoch
             bad = Checkpoint(checkpoint.weights, checkpoint.best, changed(checkpoint.state, path, value))
             with pytest.raises(PRUError) as caught:  # noqa: PT012 (one of two refuses it)
-                check_checkpoint(bad, run.config, words)
+                check_state(bad, run.config)
                 Schedule(run.config.training, run.stage).load_state_dict(bad.state["schedule"])
                 pytest.fail(f"{path} = {value!r} was accepted")
             name = next(str(key) for key in path)
@@ -143,8 +143,9 @@ def test_weights_that_are_not_the_models(nonsense: str, field: str, finished: Pa
     replace_files(path, {f"{field}.safetensors": safetensors.torch.save(weights)})
     for command in ("evaluate", "generate", "resume", "finetune"):
         status, shown = pru(command, finished)
-        assert (status, f"{path} does not fit the run's config.toml" in shown) == (2, True), shown
+        assert status == 2, shown
         assert field in shown
+        assert len(shown.splitlines()) <= 2
 
 
 @pytest.mark.parametrize("pickled", [False, True])
@@ -162,7 +163,7 @@ def test_weights_that_are_not_the_models(nonsense: str, field: str, finished: Pa
         lambda state: state.update(extra=1),
     ],
 )
-@pytest.mark.parametrize("command", ["resume", "evaluate", "finetune"])
+@pytest.mark.parametrize("command", ["resume", "finetune"])
 def test_resealed_nonsense_is_refused_by_every_command(
     command: str, change: Callable[[dict[str, Any]], Any], pickled: bool, finished: Path
 ) -> None:

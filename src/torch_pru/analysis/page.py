@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
-from html import escape
+from html import escape as escape_html
+
+from torch_pru.lm.visible import visible
 
 STYLE = """
 :root { color-scheme: light; }
@@ -106,3 +108,13 @@ def _picture(picture: Picture) -> str:
         f'<figure id="{picture.name}">\n'
         f'<img src="data:image/svg+xml;base64,{source}" alt="{escape(picture.alt)}">{caption}\n</figure>'
     )
+
+
+def escape(text: str) -> str:
+    """Text from files as HTML, its control characters made visible.
+
+    Example:
+        >>> print(escape("a < \\x1b[0m"))
+        a &lt; \\x1b[0m
+    """
+    return escape_html(visible(text))

@@ -74,7 +74,7 @@ def compare(
         check_writable(out)
     found = compare_runs(runs, against, split=split, method=method, margin=margin)
     if as_json:
-        output().print_json(json.dumps(as_data(found)))
+        output().print_json(json.dumps(as_data(found)), ensure_ascii=True)
     else:
         show(found)
     if out is not None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
+from rich.text import Text
+
+from torch_pru.lm.visible import visible
 
 
 def rank() -> int:
@@ -16,7 +19,7 @@ def rank() -> int:
         >>> rank()
         0
     """
-    return int(os.environ.get("RANK", "0"))
+    return number_in("RANK", 0)
 
 
 def processes() -> int:
@@ -26,7 +29,18 @@ def processes() -> int:
         >>> processes()
         1
     """
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return number_in("WORLD_SIZE", 1)
+
+
+def number_in(variable: str, default: int) -> int:
+    """An environment variable as an integer; of one that is none, training says so.
+
+    Example:
+        >>> number_in("NO_SUCH_VARIABLE", 7)
+        7
+    """
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() and text.isascii() else default
 
 
 def output() -> Console:
@@ -56,7 +70,20 @@ def plain_console(*, stderr: bool) -> Console:
         >>> plain_console(stderr=False).print("runs/[bold]-1 :smile:")
         runs/[bold]-1 :smile:
     """
-    return Console(stderr=stderr, quiet=rank() != 0, highlight=False, markup=False, emoji=False)
+    return PlainConsole(stderr=stderr, quiet=rank() != 0, highlight=False, markup=False, emoji=False)
+
+
+class PlainConsole(Console):
+    """A console that shows control characters of a text as escapes: only rich itself moves the cursor.
+
+    Example:
+        >>> PlainConsole().print("\\x1b[31mred")
+        \\x1b[31mred
+    """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """What every string goes through, in a table, too."""
+        return super().render_str(visible(text, lines=True), **options)
 
 
 def show_warning(
@@ -74,7 +101,7 @@ def show_warning(
     """
     # To sys.stderr itself, where a live bar gives way; a console of our own would write into the bar.
     if rank() == 0:
-        print(f"pru: warning: {message}", file=sys.stderr)
+        print(f"pru: warning: {visible(str(message))}", file=sys.stderr)
 
 
 def complain(text: str) -> None:
@@ -84,4 +111,4 @@ def complain(text: str) -> None:
         >>> complain("there is no recipe 'ptb-pru-g5'; did you mean 'ptb-pru-g4'?")
     """
     who = f"pru (rank {rank()})" if rank() else "pru"
-    print(f"{who}: error: {' '.join(text.split())}", file=sys.stderr)
+    print(f"{who}: error: {visible(' '.join(text.split()))}", file=sys.stderr)

@@ -129,7 +129,7 @@ def show(
     console = output()
     if as_json:
         counts = {} if unknown is None else dict(zip(("unknown_words", "words"), unknown, strict=True))
-        console.print_json(json.dumps({"text": text, **counts, **found}))
+        console.print_json(json.dumps({"text": text, **counts, **found}), ensure_ascii=True)
         return
     formats = {
         "perplexity": format_perplexity,

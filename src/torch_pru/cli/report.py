@@ -35,11 +35,13 @@ def report(
     from torch_pru.lm.report import report as write_report
     from torch_pru.lm.results import keep as keep_run
     from torch_pru.lm.summary import summary
+    from torch_pru.lm.visible import visible
 
     names = [run.resolve().name for run in runs]
     if keep is not None and (twice := sorted({name for name in names if names.count(name) > 1})):
         raise PRUError(f"--keep {keep}: several runs are named {', '.join(twice)}; keep them one at a time")
-    typer.echo(write_report(runs) if paper else summary(runs), nl=False)
+    text = write_report(runs) if paper else summary(runs)
+    typer.echo(visible(text, lines=True), nl=False)
     if keep is not None:
         for run in runs:
             keep_run(run, keep)

@@ -22,7 +22,7 @@ import safetensors.torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.files import TEXT_LIMIT, Folder
+from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFile
 from torch_pru.lm.migration import migrate_state, migrate_weights
 from torch_pru.lm.state_files import PICKLED, TENSORS, VALUES, decode_state, encode_state
 
@@ -84,6 +84,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         aside.sync()
         files.rename(WRITING, final)
     except PRUError as error:
+        if isinstance(error, MissingFile) and not folder.parent.exists():
+            raise PRUError(
+                f"the run folder {folder.parent} is gone: it was deleted or moved during training; if it was "
+                f"moved, resume it where it is now, from its last checkpoint"
+            ) from error
         with contextlib.suppress(PRUError):
             files.remove(WRITING)
         raise PRUError(

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from torch_pru.errors import (
+    LARGEST_SIZE,
     PRUError,
     check_choice,
     check_not_negative,
@@ -23,6 +24,7 @@ from torch_pru.errors import (
     nearest,
 )
 
+LARGEST_FLOAT = 3e38
 PRECISIONS = ("float32", "bfloat16", "float16", "float64", "auto")
 
 
@@ -358,11 +360,21 @@ def check_types(section: object) -> None:
     for name, expected in typing.get_type_hints(type(section)).items():
         value = getattr(section, name)
         kinds = typing.get_args(expected) if isinstance(expected, types.UnionType) else (expected,)
+        check_size(name, value)
         if float in kinds and type(value) is int:
             object.__setattr__(section, name, float(value))
         elif not any(type(value) is (typing.get_origin(kind) or kind) for kind in kinds):
             wanted = " or ".join(_KINDS[typing.get_origin(kind) or kind] for kind in kinds)
             raise PRUError(f"{name}={value!r} must be {wanted}")
+
+
+def check_size(name: str, value: object) -> None:
+    """Refuse numbers that PyTorch cannot take; some have too many digits to be shown."""
+    for number in value if isinstance(value, tuple) else (value,):
+        if type(number) is int and abs(number) > LARGEST_SIZE:
+            raise PRUError(f"{name} is out of range; use an integer below 2**63")
+        if type(number) is float and LARGEST_FLOAT < abs(number) < float("inf"):
+            raise PRUError(f"{name}={number!r} is too large for float32, in which training computes")
 
 
 def check_encodable(name: str, value: str) -> None:

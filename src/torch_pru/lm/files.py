@@ -189,6 +189,12 @@ class Folder:
         with self._explaining("write", new), self._opened() as place:
             place.rename(old, new)
 
+    @contextlib.contextmanager
+    def handle(self) -> Iterator[int | None]:
+        """A descriptor of the folder itself; None where the system has none."""
+        with self._explaining("read"), self._opened() as place:
+            yield place.handle
+
     def sync(self) -> None:
         """Wait until the names in the folder are on the disk."""
         with self._explaining("write"), self._opened() as place:

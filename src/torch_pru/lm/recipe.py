@@ -213,7 +213,7 @@ def parse_value(text: str) -> Any:
     """
     try:
         content = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, or numbers of thousands of digits, or nested too deeply
         return text
     return content["value"] if len(content) == 1 else text
 

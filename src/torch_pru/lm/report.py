@@ -28,6 +28,7 @@ from torch_pru.lm.paper import (
     Setup,
 )
 from torch_pru.lm.results import Result, nearest_recipe, read_results
+from torch_pru.lm.visible import visible
 
 NOISE = 0.5
 """Tolerance of "reproduced" and "reached": one configuration that the paper reports twice differs by it."""
@@ -481,5 +482,5 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         | 1 | 2\\|3 |
     """
     lines = [" | ".join(heading), "|".join("---" for _ in heading)]
-    body = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
+    body = [" | ".join(visible(cell).replace("|", "\\|") for cell in row) for row in rows]
     return "\n".join([f"| {lines[0]} |", f"|{lines[1]}|", *(f"| {line} |" for line in body)])

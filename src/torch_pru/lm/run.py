@@ -35,7 +35,7 @@ from torch_pru.lm.files import TEXT_LIMIT, VOCABULARY_LIMIT, Folder, MissingFile
 from torch_pru.lm.metrics import METRICS, read_metrics
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.recipe import config_text, read_config
-from torch_pru.lm.schema import byte_limit, check_checkpoint
+from torch_pru.lm.schema import byte_limit, check_state, check_weights
 from torch_pru.lm.seal import digest_of, seal, unseal
 
 FORMAT = 1  # of the folder; raise it when a reader of the old one could not read the new one
@@ -150,6 +150,13 @@ class RunFolder:
 
     def checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, or None before the first; raises if they were deleted."""
+        newest = self._newest()
+        if newest is not None:
+            check_state(newest, self.config)
+        return newest
+
+    def _newest(self) -> Checkpoint | None:
+        """The newest checkpoint, of which the weights are checked."""
         if not saved_numbers(self.checkpoints):
             if self.files.size(METRICS):  # a run saves before its first line
                 raise PRUError(
@@ -160,7 +167,7 @@ class RunFolder:
         words = len(self.vocabulary)
         newest = load_newest(self.checkpoints, byte_limit(self.config, words))
         if newest is not None:
-            check_checkpoint(newest, self.config, words)
+            check_weights(newest, self.config, words)
         return newest
 
     def model(self, which: str = "best", device: torch.device | str = "cpu") -> LanguageModel:
@@ -171,7 +178,7 @@ class RunFolder:
         """
         if which not in ("best", "last"):
             raise PRUError(f"which={which!r} is not known; use 'best' or 'last'")
-        checkpoint = self.checkpoint()
+        checkpoint = self._newest()
         weights = {} if checkpoint is None else checkpoint.best if which == "best" else checkpoint.weights
         if not weights:
             raise PRUError(
@@ -310,9 +317,10 @@ def locked(path: Path, patience: float = 0.0) -> Iterator[None]:
     """
     files = Folder(path)
     files.make()
-    with files.open_lock("lock") as file:
+    # The folder, too: the file can be deleted while a process holds it, and another would make a new one.
+    with files.open_lock("lock") as file, files.handle() as folder:
         deadline = time.monotonic() + patience
-        while not (taken := lock(file)) and time.monotonic() < deadline:
+        while not (taken := lock(file) and lock_folder(folder)) and time.monotonic() < deadline:
             time.sleep(0.05)
         if not taken:
             raise PRUError(f"another process is at work on the run in {path}; wait for it or stop it")
@@ -332,6 +340,20 @@ def lock(file: IO[bytes]) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
+    return True
+
+
+def lock_folder(handle: int | None) -> bool:
+    """Take an exclusive lock on an open folder; False where another holds it. Not every system can."""
+    if handle is not None and sys.platform != "win32":
+        import fcntl
+
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # some network file systems lock files only
+            pass
     return True
 
 

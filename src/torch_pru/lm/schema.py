@@ -7,7 +7,8 @@ Every mismatch is one line that names the file and the field.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,23 +39,43 @@ def byte_limit(config: Config, words: int) -> int:
     return 8 * (numbers + states) + (64 << 20)
 
 
-def check_checkpoint(checkpoint: Checkpoint, config: Config, words: int) -> None:
-    """Refuse a checkpoint that is not one of a run with these settings and so many words."""
+def check_weights(checkpoint: Checkpoint, config: Config, words: int) -> None:
+    """Raise unless the weights are those of a run with these settings and so many words."""
     model = skeleton(config.model, config.regularisation, words)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
-    try:
-        check_weights("weights", checkpoint.weights, shapes, config)
+    with naming(checkpoint):
+        check_named("weights", checkpoint.weights, shapes, config)
         if checkpoint.best:
-            check_weights("best", checkpoint.best, shapes, config)
-        check_state(checkpoint.state, shapes, config)
-        if checkpoint.state["finished"] and not checkpoint.best:
+            check_named("best", checkpoint.best, shapes, config)
+
+
+def check_state(checkpoint: Checkpoint, config: Config) -> None:
+    """Raise unless the state has exactly the known fields; the weights must have been checked."""
+    shapes = {name: value.shape for name, value in checkpoint.weights.items()}
+    with naming(checkpoint):
+        found = as_dict("state", checkpoint.state)
+        if found.keys() != STATE.keys():
+            wrong = sorted(map(str, found.keys() ^ STATE.keys()))
+            raise Misfit(
+                f"state must have {', '.join(STATE)}; it differs in {wrong[0]:.100}{and_more(wrong)}"
+            )
+        for name, check in STATE.items():
+            check(name, found[name], shapes, config)
+        if found["finished"] and not checkpoint.best:
             raise Misfit("best is empty, but the run is finished")
+
+
+@contextmanager
+def naming(checkpoint: Checkpoint) -> Iterator[None]:
+    """Turn a misfit into an error that names the checkpoint."""
+    try:
+        yield
     except Misfit as error:
         problem = f"the checkpoint {checkpoint.path} does not fit the run's config.toml and vocabulary.txt"
         raise PRUError(f"{problem}: {error}") from None
 
 
-def check_weights(field: str, weights: object, shapes: Shapes, config: Config) -> None:
+def check_named(field: str, weights: object, shapes: Shapes, config: Config) -> None:
     """Weights must have the names and shapes of the model, and be finite."""
     found = as_dict(field, weights)
     if missing := sorted(shapes.keys() - found.keys()):
@@ -69,21 +90,11 @@ def check_weights(field: str, weights: object, shapes: Shapes, config: Config) -
             raise Misfit(f"{field}.{name} has dtype {value.dtype}, which training in {precision} has not")
 
 
-def check_state(state: object, shapes: Shapes, config: Config) -> None:
-    """The state must have exactly the known fields."""
-    found = as_dict("state", state)
-    if found.keys() != STATE.keys():
-        wrong = sorted(map(str, found.keys() ^ STATE.keys()))
-        raise Misfit(f"state must have {', '.join(STATE)}; it differs in {wrong[0]:.100}{and_more(wrong)}")
-    for name, check in STATE.items():
-        check(name, found[name], shapes, config)
-
-
 def check_optimizer(field: str, value: object, shapes: Shapes, config: Config) -> None:
     """The running average of the weights, where there is one, and its number of steps."""
     found = with_keys(field, value, {"averages", "averaged_steps"})
     if as_dict(f"{field}.averages", found["averages"]):
-        check_weights(f"{field}.averages", found["averages"], shapes, config)
+        check_named(f"{field}.averages", found["averages"], shapes, config)
     check_count(f"{field}.averaged_steps", found["averaged_steps"], shapes, config)
 
 
@@ -143,7 +154,8 @@ def check_recurrent_state(field: str, value: object, shapes: Shapes, config: Con
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise Misfit(f"{field}[{layer}] must be a pair of tensors")
         for name, tensor in zip("hc", pair, strict=True):
-            as_tensor(f"{field}[{layer}].{name}", tensor, torch.Size([1, batch, size]))
+            place = f"{field}[{layer}].{name} (batch={batch})"
+            as_tensor(place, tensor, torch.Size([1, batch, size]))
 
 
 def check_loss_sum(field: str, value: object, shapes: Shapes, config: Config) -> None:

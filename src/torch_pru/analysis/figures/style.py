@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,14 +11,19 @@ from typing import Any
 
 from torch_pru.analysis.runs import distinct_names
 from torch_pru.errors import PRUError
+from torch_pru.lm.visible import visible
 
 try:
     import matplotlib
     from matplotlib.artist import Artist
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 except ImportError:
     raise PRUError("figures need Matplotlib; pip install 'torch-pru[analysis]'") from None
+
+NOT_XML = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+"""Characters that no XML may hold."""
 
 WIDTH = 5.0  # inches: about a printed column, readable on a phone
 COLOURS = ("#0072B2", "#D55E00", "#000000", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -131,11 +137,14 @@ def render(figure: Figure, kind: str) -> bytes:
         >>> render(new_figure(1.0), "png")[1:4]
         b'PNG'
     """
+    for text in figure.findobj(Text):  # words of a corpus and names of runs
+        text.set_text(visible(text.get_text(), lines=True))
     buffer = io.BytesIO()
     with style():
         # No date: the same data makes the same file.
         figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else None)
-    return buffer.getvalue()
+    content = buffer.getvalue()
+    return NOT_XML.sub(b"?", content) if kind == "svg" else content  # tick labels, in comments
 
 
 def listed(items: Iterable[str]) -> str:

@@ -8,14 +8,22 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from torch_pru.lm.data.storage import writing
 
 Progress = Callable[[int, "int | None"], None]
 
+LIMIT = 1 << 28
+"""Bytes of a download: more than any known corpus has, and few enough for any disk."""
+
 _TIMEOUT = 30.0  # seconds without a byte
 _ATTEMPTS = 10  # on a connection that keeps breaking but brings something each time
 _PIECE = 1 << 16  # bytes between two calls of `progress`
+
+
+class TooLargeError(Exception):
+    """More bytes than a corpus has."""
 
 
 class MirrorError(Exception):
@@ -46,6 +54,10 @@ def download(url: str, part: Path, progress: Progress | None = None) -> None:
         try:
             _receive(url, part, progress)
             return
+        except TooLargeError as error:
+            with writing(part):
+                part.unlink(missing_ok=True)
+            raise MirrorError(f"{url}: {error}") from error
         except (OSError, http.client.HTTPException, MirrorError) as error:  # urllib's errors are OSErrors
             if attempt == _ATTEMPTS - 1 or _size(part) <= before:
                 raise MirrorError(f"{url}: {_reason(error)}") from error
@@ -57,7 +69,7 @@ def _receive(url: str, part: Path, progress: Progress | None) -> None:
     if have:
         request.add_header("Range", f"bytes={have}-")
     try:
-        response = urllib.request.urlopen(request, timeout=_TIMEOUT)
+        response = _OPENER.open(request, timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and have:
             return  # nothing lies beyond what is here; whether that is right, the caller's check says
@@ -69,8 +81,7 @@ def _receive(url: str, part: Path, progress: Progress | None) -> None:
             with writing(part):
                 part.unlink(missing_ok=True)  # so that the next attempt asks for the whole file
             raise MirrorError("the server answered with another range than asked for")
-        length = response.headers.get("Content-Length")
-        total = have + int(length) if length is not None else None
+        total = _total(response.headers.get("Content-Length"), have)
         done = _append(response, part, have, total, progress)
     # http.client ends quietly when a connection is cut, so the count is what tells.
     if total is not None and done < total:
@@ -86,11 +97,37 @@ def _append(
         while piece := _read(response):
             file.write(piece)
             done += len(piece)
+            if done > LIMIT:
+                raise TooLargeError(f"sends more than {LIMIT:,} bytes, which no corpus has")
             if progress:
                 progress(done, total)
         file.flush()
         os.fsync(file.fileno())
     return done
+
+
+def _total(length: str | None, have: int) -> int | None:
+    """Bytes of the whole file, as far as the server says."""
+    if length is None:
+        return None
+    if not (length.isascii() and length.isdecimal() and len(length) < 20):
+        raise MirrorError(f"the server gives its Content-Length as {length!r:.40}")
+    if have + int(length) > LIMIT:
+        raise TooLargeError(f"has {have + int(length):,} bytes; no corpus has more than {LIMIT:,}")
+    return have + int(length)
+
+
+class _WebOnly(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect to http and https only; urllib would take ftp, too."""
+
+    def redirect_request(self, *arguments: Any) -> urllib.request.Request | None:
+        url = str(arguments[-1])
+        if not url.startswith(("http://", "https://")):
+            raise MirrorError(f"redirects to {url!r:.100}, which is not on the web")
+        return super().redirect_request(*arguments)
+
+
+_OPENER = urllib.request.build_opener(_WebOnly)
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:

@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch_pru.errors import PRUError, check_choice
-from torch_pru.lm.data.download import MirrorError, Progress, download
+from torch_pru.lm.data.download import LIMIT, MirrorError, Progress, download
 from torch_pru.lm.data.storage import data_folder, make_folder, put_in_place, sha256_of, write_aside, writing
+
+UNPACKED_LIMIT = 1 << 31
+"""Bytes of an unpacked archive that are looked through for a text."""
 
 SPLITS = ("train", "valid", "test")
 
@@ -251,7 +254,11 @@ def _read_member(archive: Path, member: str, url: str) -> bytes:
     try:
         with tarfile.open(archive) as tar:
             for entry in tar:
+                if entry.offset > UNPACKED_LIMIT:
+                    raise MirrorError(f"{url}: the archive unpacks to more than {UNPACKED_LIMIT:,} bytes")
                 if entry.isfile() and posixpath.normpath(entry.name) == member:
+                    if entry.size > LIMIT:
+                        raise MirrorError(f"{url}: {member} has {entry.size:,} bytes, which no corpus has")
                     file = tar.extractfile(entry)
                     assert file is not None  # it is a plain file
                     return file.read()

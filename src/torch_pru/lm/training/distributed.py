@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -37,6 +40,10 @@ class World:
     device: torch.device
     rank: int = 0
     size: int = 1
+    notice: WaitingNotice | None = field(default=None, compare=False)
+
+    def _waiting(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.notice is None else self.notice.waiting()
 
     @property
     def main(self) -> bool:
@@ -60,7 +67,8 @@ class World:
         if self.size == 1:
             return
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        dist.all_reduce(flat)
+        with self._waiting():
+            dist.all_reduce(flat)
         flat /= self.size
         parts = flat.split([tensor.numel() for tensor in tensors])
         for tensor, part in zip(tensors, parts, strict=True):
@@ -74,7 +82,8 @@ class World:
 
     def _gather(self, values: Tensor) -> Tensor:
         pieces = [torch.empty_like(values) for _ in range(self.size)]
-        dist.all_gather(pieces, values.contiguous())
+        with self._waiting():
+            dist.all_gather(pieces, values.contiguous())
         return torch.cat(pieces, 1)
 
     def largest(self, values: Sequence[float]) -> list[float]:
@@ -82,16 +91,18 @@ class World:
         if self.size == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-        return tensor.tolist()
+        with self._waiting():
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+            return tensor.tolist()
 
     def from_main(self, value: float) -> float:
         """The value of the main process."""
         if self.size == 1:
             return value
         tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
-        dist.broadcast(tensor, src=0)
-        return tensor.item()
+        with self._waiting():
+            dist.broadcast(tensor, src=0)
+            return tensor.item()
 
     def barrier(self) -> None:
         """Wait for the other processes."""
@@ -102,10 +113,10 @@ class World:
 def joined_world(device_name: str) -> Iterator[World]:
     """Join the processes that torchrun started, for the length of the context; else one process."""
     device = choose_device(device_name)
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
+    if environment_number("WORLD_SIZE", 1) == 1:
         yield World(device)
         return
+    check_environment()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     store, rank, size = next(dist.rendezvous("env://"))
@@ -114,6 +125,91 @@ def joined_world(device_name: str) -> Iterator[World]:
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     try:
-        yield World(device, rank, size)
+        with WaitingNotice(rank) as notice:
+            yield World(device, rank, size, notice)
+    except RuntimeError as error:
+        if not is_lost_connection(error):
+            raise
+        raise PRUError(
+            "another process of the run has ended, and training cannot go on without it; everything up to "
+            "the last checkpoint is saved: pru resume continues from there"
+        ) from error
     finally:
         dist.destroy_process_group()
+
+
+def environment_number(name: str, default: int) -> int:
+    """An integer among torchrun's environment variables."""
+    text = os.environ.get(name, str(default))
+    try:
+        return int(text)
+    except ValueError:
+        raise PRUError(f"{name}={text!r} must be an integer; torchrun sets it") from None
+
+
+def check_environment() -> None:
+    """Refuse several processes that do not know of each other."""
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise PRUError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']} without {', '.join(missing)}: start several processes "
+            f"with torchrun, or unset WORLD_SIZE"
+        )
+    for name in ("RANK", "MASTER_PORT"):
+        environment_number(name, 0)
+
+
+def is_lost_connection(error: RuntimeError) -> bool:
+    """Whether gloo or NCCL reports that another process is gone, or did not answer in time."""
+    if isinstance(error, PRUError):
+        return False
+    words = ("gloo", "Connection closed by peer", "Connection reset by peer", "Timed out waiting")
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in words)
+
+
+class WaitingNotice:
+    """Says once, after a minute, that a process waits for the others: one may be stopped, which is no error.
+
+    Args:
+        rank: of the process.
+        patience: seconds until it says so.
+
+    Example:
+        >>> with WaitingNotice(0) as notice, notice.waiting():
+        ...     pass
+    """
+
+    def __init__(self, rank: int, patience: float = 60.0) -> None:
+        self.rank, self.patience = rank, patience
+        self.since: float | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> WaitingNotice:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around an exchange with the other processes."""
+        self.since = time.monotonic()
+        yield
+        self.since = None
+
+    def _look(self) -> None:
+        told = None
+        while not self._ended.wait(min(5.0, self.patience / 4)):
+            since = self.since
+            if since is not None and since != told and time.monotonic() - since > self.patience:
+                told = since
+                who = f"pru (rank {self.rank})" if self.rank else "pru"
+                print(
+                    f"{who}: waiting for the other processes since {self.patience:.0f} s; one of them may be "
+                    f"stopped",
+                    file=sys.stderr,
+                    flush=True,
+                )

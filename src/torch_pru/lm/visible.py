@@ -1,0 +1,40 @@
+"""Text from files and prompts, as it is shown: control characters are made visible."""
+
+from __future__ import annotations
+
+import unicodedata
+
+HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+"""Unicode's control, format, surrogate, private and unassigned characters, and its line separators."""
+
+JOINERS = "\u200c\u200d"
+"""Format characters that ordinary words in some scripts, and emoji, are written with."""
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    """``text`` with every character that moves a cursor, changes a colour or hides others as an escape.
+
+    Args:
+        text: from a file, a prompt or a name.
+        lines: keep line breaks and tabs.
+
+    Example:
+        >>> print(visible("a\\x1b[31mb\\nc"))
+        a\\x1b[31mb\\nc
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        character if is_visible(character) or (lines and character in "\n\t") else escape(character)
+        for character in text
+    )
+
+
+def is_visible(character: str) -> bool:
+    """Whether a character shows as itself."""
+    return unicodedata.category(character) not in HIDDEN or character in JOINERS
+
+
+def escape(character: str) -> str:
+    """A character as Python writes it in a string, such as ``\\\\x1b``."""
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
