@@ -8,6 +8,7 @@ from typing import Any
 
 from torch_pru.lm.evaluation.static import format_perplexity
 from torch_pru.lm.results import Result, read_results
+from torch_pru.lm.visible import visible
 
 HEADINGS = ("run", "differs in", "parameters", "validation", "test", "epochs", "minutes")
 
@@ -31,10 +32,10 @@ def summary(paths: Iterable[str | Path]) -> str:
     rows = [cells(result, differing) for result in results]
     used = [number for number in range(len(HEADINGS)) if any(row[number] for row in rows)]
     lines = [HEADINGS, ["---" if number < 2 else "---:" for number in range(len(HEADINGS))], *rows]
-    table = "".join(f"| {' | '.join(line[number] for number in used)} |\n" for line in lines)
+    table = "".join(f"| {' | '.join(visible(line[number]) for number in used)} |\n" for line in lines)
     unscored = [result.name for result in results if result.perplexity("static", "valid") is None]
     if unscored:
-        table += f"\nNot scored yet: {', '.join(unscored)}. Score a run with `pru evaluate RUN`.\n"
+        table += f"\nNot scored yet: {visible(', '.join(unscored))}. Score a run with `pru evaluate RUN`.\n"
     return table
 
 
