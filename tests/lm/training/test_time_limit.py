@@ -169,3 +169,11 @@ def test_a_text_of_small_integers_gives_the_same_weights(dtype: torch.dtype, rot
     if not rotate:
         assert made.text.dtype == dtype
         assert made.text.data_ptr() == small.train.data_ptr()
+
+
+def test_a_resumed_run_knows_the_time_used_from_its_first_step_on() -> None:
+    config = small_config(unit="lstm", epochs=100, cooldown=0.5, minutes=1.0, learning_rate=8.0)
+    saved, again = (Trainer(config, small_corpus(), World(torch.device("cpu"))) for _ in range(2))
+    saved.earlier_seconds = 45.0
+    again.load_checkpoint(saved.checkpoint())
+    assert again._learning_rate() == pytest.approx(4.0)  # a quarter of the time is left, half of the cooldown

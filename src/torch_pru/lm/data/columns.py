@@ -1,7 +1,8 @@
-"""One stretch of text to B columns that are read side by side."""
+"""A text as B columns, which are read in parallel."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError, check_positive
@@ -19,7 +20,6 @@ def columns(ids: Tensor, batch: int) -> Tensor:
         carried from row to row reads one stretch of text.
 
     Example:
-        >>> import torch
         >>> columns(torch.arange(7), 2)
         tensor([[0, 3],
                 [1, 4],
@@ -35,3 +35,11 @@ def columns(ids: Tensor, batch: int) -> Tensor:
             f"use a batch of at most {len(ids) // 2}, or more text"
         )
     return ids[: rows * batch].view(batch, rows).t()
+
+
+def to_device(text: Tensor, device: torch.device) -> Tensor:
+    """Columns on a device. On a CPU they stay a view of the text, which may be mapped from disk."""
+    if device.type != "cuda":
+        return text
+    text = text.int() if text.dtype == torch.uint16 else text  # which CUDA kernels hardly support
+    return text.contiguous().to(device)

@@ -1,9 +1,9 @@
 """Scores and samples of trained language models.
 
-Reported numbers are at batch 1 over every predicted token. Three ways to score a text: `score` leaves
-the weights alone, `score_dynamic` goes on learning, `score_cache` remembers recent words. The settings
-of the last two are tuned on validation by `tune_dynamic` and `tune_cache`. `Evaluation` does all of it for a
-run folder, and keeps there what it found.
+There are three ways to score a text: `score` with fixed weights, `score_dynamic` with weights that adapt to
+the text, and `score_cache` with a cache of recent words. The settings of the last two are tuned on the
+validation text by `tune_dynamic` and `tune_cache`. `Evaluation` does all of this for a run folder and records
+the results there. Reported scores are at batch 1 and cover every predicted token.
 """
 
 from torch_pru.lm.evaluation.cache import CacheSettings, score_cache

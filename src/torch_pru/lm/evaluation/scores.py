@@ -36,7 +36,7 @@ SETTINGS = {"dynamic": DynamicSettings, "cache": CacheSettings}
 LOG_PROBABILITIES_LIMIT = 1 << 30
 
 SIXTEEN_BITS = ("bfloat16", "float16")
-"""Precisions whose scores give way to others."""
+"""Precisions whose scores do not replace others."""
 
 
 @dataclass
@@ -47,10 +47,10 @@ class Scores:
         weights: SHA-256 of the weights that were scored.
         inputs: SHA-256 of the model's settings, the vocabulary and the text, see `RunFolder.inputs_digest`;
             empty in files of earlier versions.
-        parameters: how many there are, by part.
+        parameters: the number of parameters, by part.
         results: method ("static", "dynamic", "cache") to split to perplexity, nll, tokens, seconds,
             device, precision and settings.
-        tuning: method to its best settings on validation, every try, and how many tokens each read.
+        tuning: method to its best settings on validation, all tries, and the number of tokens of each.
         history: every score of a split, oldest first, those of earlier weights included: time, commit,
             weights, split, method, what `entry` has, and whether it was kept as the score of the run. Entries
             are added and never changed.
@@ -70,12 +70,12 @@ class Scores:
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def perplexity(self, method: str, split: str) -> float | None:
-        """The perplexity on record, or None."""
+        """The recorded perplexity, or None."""
         entry = self.results.get(method, {}).get(split)
         return None if entry is None else float(entry["perplexity"])
 
     def note(self, method: str, split: str, found: dict[str, Any]) -> bool:
-        """Keep an `entry`, but none in 16 bits in the place of one in more; returns whether it is kept."""
+        """Record an `entry`, unless it would replace a more precise one; returns whether it was recorded."""
         kept = self.results.setdefault(method, {})
         before = kept.get(split, found).get("precision", "float32")
         worse = found["precision"] in SIXTEEN_BITS and before not in SIXTEEN_BITS
@@ -90,13 +90,13 @@ class Scores:
         self.history.append({**about, **found, **more})
 
     def note_tuning(self, method: str, tuning: Tuning[Any]) -> None:
-        """Keep the best settings, which `settings` gives from then on, and every try."""
+        """Record the best settings, which `settings` returns from then on, and every try."""
         tries = [{**dataclasses.asdict(one.settings), "perplexity": one.perplexity} for one in tuning.tries]
         best = dataclasses.asdict(tuning.best)
         self.tuning[method] = {"best": best, "tokens": tuning.tokens, "tries": tries}
 
     def settings(self, method: str) -> Any:
-        """The settings tuned on validation, or the published defaults where none were."""
+        """The settings tuned on validation, or the published defaults."""
         kind = SETTINGS[method]
         return kind(**self.tuning[method]["best"]) if method in self.tuning else kind()
 
@@ -120,7 +120,7 @@ def entry(
 
 
 def load_scores(folder: str | Path) -> Scores | None:
-    """What a run folder has on record, or None.
+    """The scores of a run folder, or None.
 
     Example:
         >>> load_scores("/tmp") is None
@@ -143,11 +143,11 @@ def parse_scores(content: Mapping[str, Any]) -> Scores:
 
 
 def check_shape(scores: Scores) -> None:
-    """Refuse, as a TypeError or ValueError, what `save_scores` cannot have written: readers do not look."""
+    """Raise TypeError or ValueError for anything that `save_scores` cannot have written."""
     if not isinstance(scores.weights, str):
-        raise TypeError("weights is no string")
+        raise TypeError("weights is not a string")
     if not isinstance(scores.inputs, str):
-        raise TypeError("inputs is no string")
+        raise TypeError("inputs is not a string")
     numbers_of("parameters", scores.parameters)
     for method, splits in object_of("results", scores.results).items():
         for split, found in object_of(f"results.{method}", splits).items():
@@ -166,7 +166,7 @@ def check_shape(scores: Scores) -> None:
 def object_of(place: str, value: Any) -> dict[str, Any]:
     """``value``, which must be a JSON object."""
     if not isinstance(value, dict):
-        raise TypeError(f"{place} is no object")
+        raise TypeError(f"{place} is not an object")
     return value
 
 
@@ -174,19 +174,19 @@ def numbers_of(place: str, value: Any) -> dict[str, Any]:
     """``value``, which must be a JSON object of numbers."""
     for name, number in object_of(place, value).items():
         if not isinstance(number, int | float):
-            raise TypeError(f"{place}.{name} is no number")
+            raise TypeError(f"{place}.{name} is not a number")
     return value
 
 
 def scores_for(model: LanguageModel, folder: str | Path, inputs: str = "") -> Scores:
-    """The scores of these weights and inputs in a folder; empty where the folder has those of others."""
+    """The scores that a folder has for these weights and inputs; empty if it has those of others."""
     counts = parameter_counts(model)
     parameters = {**dataclasses.asdict(counts), "total": counts.total}
     return read_again(Scores(digest(model), parameters, inputs=inputs), folder)
 
 
 def read_again(scores: Scores, folder: str | Path) -> Scores:
-    """What a folder has by now of the weights and inputs of ``scores``."""
+    """The scores that a folder now has for the weights and inputs of ``scores``."""
     found = load_scores(folder)
     if found is None:
         return Scores(scores.weights, scores.parameters, inputs=scores.inputs)

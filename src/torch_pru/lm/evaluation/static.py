@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_pru.errors import check_positive
-from torch_pru.lm.data.columns import columns
+from torch_pru.lm.data.columns import columns, to_device
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.progress import ProgressCallback
 
@@ -149,9 +149,8 @@ def score_windows(
 
 
 def text_columns(model: LanguageModel, ids: Tensor, batch: int) -> Tensor:
-    """``ids`` (N,) as columns (T, B) on the model's device; on a CPU a view, whose dtype may be small."""
-    text, device = columns(ids, batch), model.embedding.weight.device
-    return text.contiguous().to(device) if device.type == "cuda" else text
+    """``ids`` (N,) as columns (T, B) on the model's device."""
+    return to_device(columns(ids, batch), model.embedding.weight.device)
 
 
 def losses(model: LanguageModel, hidden: Tensor, targets: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch_pru.errors import PRUError
 from torch_pru.lm.checkpoint import Checkpoint, save_checkpoint
 from torch_pru.lm.config import Config
+from torch_pru.lm.data.columns import to_device
 from torch_pru.lm.data.corpus import Corpus
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.evaluation.static import perplexity, score
@@ -72,9 +73,7 @@ class Trainer:
         self.config = config
         self.world = world
         self.valid = corpus.valid
-        # On a CPU this is a view of the corpus, which may be mapped from disk.
-        text = training_columns(corpus.train, settings.batch)[:, own]
-        self.source_text = text.contiguous().to(device) if device.type == "cuda" else text
+        self.source_text = to_device(training_columns(corpus.train, settings.batch)[:, own], device)
         # As the current epoch reads it; always at the same address, which captured graphs depend on.
         self.text = self.source_text.clone() if settings.rotate_columns else self.source_text
         self.text_epoch = -1  # the epoch whose rotation ``text`` has
@@ -154,6 +153,7 @@ class Trainer:
         self.finished = state_dict["finished"]
         self.metrics_bytes = state_dict["metrics_bytes"]
         self.earlier_seconds = state_dict["seconds"]
+        self.time_used = self._share_of_time(self.earlier_seconds)
 
     def checkpoint(self) -> Checkpoint:
         """The state as a checkpoint, which keeps the weights apart."""
@@ -250,7 +250,7 @@ class Trainer:
         report_due = self.global_step % settings.log_steps == 0
         progress = self._report() if report_due else None
         stop, save_due = self.stop.number, self._minutes_are_over()
-        time_used = self._seconds() / (60 * settings.minutes) if settings.minutes else 0.0
+        time_used = self._share_of_time(self._seconds())
         if self.world.size == 1:
             self.time_used = time_used
         elif report_due:  # processes agree at reports, where they synchronize anyway
@@ -266,7 +266,13 @@ class Trainer:
             raise Interrupted(stop, str(self.run.path))
         return progress
 
+    def _share_of_time(self, seconds: float) -> float:
+        """The share of the time limit that has been used after this training time."""
+        minutes = self.config.training.minutes
+        return seconds / (60 * minutes) if minutes else 0.0
+
     def _minutes_are_over(self) -> bool:
+        """Whether it is time for a checkpoint."""
         minutes = self.config.training.checkpoint_minutes
         return minutes > 0 and time.monotonic() - self.saved_at >= 60 * minutes
 
