@@ -89,6 +89,19 @@ def test_the_picture_of_the_unit_is_what_its_script_draws() -> None:
     assert script.draw() == (FIGURES / "unit.svg").read_text(encoding="utf-8")
 
 
+def test_the_code_of_the_layers_page_runs() -> None:
+    text = (ROOT / "docs" / "layer.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    assert len(blocks) >= 2
+    names: dict[str, Any] = {}
+    exec("\n".join(blocks), names)
+    assert names["y"].shape == names["lstm"](names["x"])[0].shape
+    rows = re.findall(r"\| `(PRU\(.*?\))` \|", text)
+    assert len(rows) >= 7
+    for row in rows:
+        eval(row, {"PRU": names["PRU"], "N": 64, "M": 64, "K": 2, "g": 4})
+
+
 @pytest.mark.parametrize(
     "document",
     [

@@ -32,6 +32,7 @@ def convert_lstm(
         The converted model.
 
     Example:
+        >>> import torch
         >>> tagger = torch.nn.ModuleDict({"rnn": torch.nn.LSTM(400, 1400), "head": torch.nn.Linear(1400, 10)})
         >>> tagger = convert_lstm(tagger, levels=2, groups=4)
         rnn: 10,091,200 -> 3,931,200 parameters, PRU(400, 1400, levels=2, groups=4, no residual)
