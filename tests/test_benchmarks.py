@@ -18,13 +18,19 @@ import torch
 from torch import Tensor
 
 from torch_pru.lm.model import build_model
-from torch_pru.ops import cuda, loop, lstm
+from torch_pru.ops import cuda, loop, lstm, native
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CPU = torch.device("cpu")
 
 Results = tuple[Tensor, ...]
 right_forward, right_backward = loop.forward, loop.backward
+
+
+@pytest.fixture(autouse=True)
+def _without_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would run every layer, and the faults are put into the other backends."""
+    monkeypatch.setattr(native, "missing_reason", lambda: "turned off")
 
 
 @pytest.fixture
@@ -200,6 +206,23 @@ def test_the_layer_benchmark_refuses_a_wrong_lstm(
         return right(x, h, c, weights._replace(context=0 * weights.context), *rest)
 
     monkeypatch.setattr(lstm, "run", no_context)
+    with pytest.raises(SystemExit, match=REFUSED):
+        benchmark.check(benchmark.Case("small", 64, 4, 2, batch=3, steps=9), CPU)
+
+
+@pytest.mark.parametrize("benchmark", ["layer"], indirect=True)
+def test_the_layer_benchmark_refuses_wrong_kernels(
+    benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "missing_reason", native.library.missing_reason)
+    if native.missing_reason() is not None:
+        pytest.skip("no compiled kernels")
+    right = native.calls.forward
+
+    def no_context(arguments: native.calls.Arguments, save: bool) -> tuple:
+        return right(arguments._replace(context=0 * arguments.context), save)
+
+    monkeypatch.setattr(native.calls, "forward", no_context)
     with pytest.raises(SystemExit, match=REFUSED):
         benchmark.check(benchmark.Case("small", 64, 4, 2, batch=3, steps=9), CPU)
 

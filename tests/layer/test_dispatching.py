@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_pru import PRU
-from torch_pru.ops import library
+from torch_pru.ops import library, native
 from torch_pru.ops.bands import pooling_counts
 from torch_pru.ops.operators import is_eager
 
@@ -22,7 +22,16 @@ from .comparing import paper
 
 CPU = torch.device("cpu")
 
-OPERATORS = ["torch_pru.recurrence.default", "torch_pru.recurrence_backward.default"]
+OPERATORS = {"loop": "recurrence", "native": "cpu_layer"}
+
+
+@pytest.fixture(params=OPERATORS)
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each backend of a CPU that is an operator."""
+    reason = native.missing_reason()
+    if request.param == "native" and reason is not None:
+        pytest.skip(reason)
+    return request.param
 
 
 class Noting(TorchDispatchMode):
@@ -48,28 +57,32 @@ def forward_and_backward(pru: PRU) -> list[Tensor]:
     return [y.detach(), *torch.autograd.grad(y.square().sum(), [x, *pru.parameters()])]
 
 
-def test_a_mode_sees_them_and_changes_nothing():
-    pru, noting = PRU(8, 8, levels=2, groups=4), Noting()
+def test_a_mode_sees_them_and_changes_nothing(backend: str):
+    pru, noting = PRU(8, 8, levels=2, groups=4, backend=backend), Noting()
     expected = forward_and_backward(pru)
     with noting:
         found = forward_and_backward(pru)
-    assert noting.seen == OPERATORS
+    name = f"torch_pru.{OPERATORS[backend]}"
+    assert noting.seen == [f"{name}.default", f"{name}_backward.default"]
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-def test_without_anybody_who_watches_the_dispatcher_is_not_called(monkeypatch: pytest.MonkeyPatch):
-    pru = PRU(8, 8, levels=2, groups=4)
+def test_without_anybody_who_watches_the_dispatcher_is_not_called(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+):
+    pru = PRU(8, 8, levels=2, groups=4, backend=backend)
     expected = forward_and_backward(pru)
-    for operator in (library.forward, library.backward):
+    module = native.operators if backend == "native" else library
+    for operator in (module.forward, module.backward):
         monkeypatch.setattr(operator, "_dispatched", None)
     torch.testing.assert_close(forward_and_backward(pru), expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("pre_dispatch", [False, True])
-def test_a_tracer_keeps_them_whole(pre_dispatch: bool):
-    pru = PRU(8, 8, levels=2, groups=4)
+def test_a_tracer_keeps_them_whole(pre_dispatch: bool, backend: str):
+    pru = PRU(8, 8, levels=2, groups=4, backend=backend)
     graph = make_fx(lambda x: pru(x)[0], pre_dispatch=pre_dispatch)(torch.randn(4, 3, 8))
-    assert sum("recurrence" in str(node.target) for node in graph.graph.nodes) == 1
+    assert sum(OPERATORS[backend] in str(node.target) for node in graph.graph.nodes) == 1
 
 
 def test_tensors_without_data():
@@ -100,9 +113,9 @@ def test_on_meta_no_step_is_made(monkeypatch: pytest.MonkeyPatch):
     assert y.is_meta
 
 
-def test_batched_gradients():
+def test_batched_gradients(backend: str):
     """One backward pass for several gradients, by a ``vmap`` that is not ``torch.func``'s."""
-    pru, x = PRU(8, 8, levels=2, groups=4), torch.randn(4, 3, 8, requires_grad=True)
+    pru, x = PRU(8, 8, levels=2, groups=4, backend=backend), torch.randn(4, 3, 8, requires_grad=True)
     y = pru(x)[0]
     grads = torch.randn(2, *y.shape)
     found = torch.autograd.grad(y, x, grads, is_grads_batched=True, retain_graph=True)[0]
@@ -123,15 +136,16 @@ def test_the_operator_refuses_forward_gradients(trained: bool):
         pru(forward_ad.make_dual(x, torch.ones_like(x)))
 
 
-def test_a_profiler_names_them():
-    pru = PRU(8, 8, levels=2, groups=4)
+def test_a_profiler_names_them(backend: str):
+    pru = PRU(8, 8, levels=2, groups=4, backend=backend)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         pru(torch.randn(4, 3, 8))[0].sum().backward()
     names = {event.key for event in profile.key_averages()}
-    assert {"torch_pru::recurrence", "torch_pru::recurrence_backward"} <= names
+    name = f"torch_pru::{OPERATORS[backend]}"
+    assert {name, f"{name}_backward"} <= names
 
 
-def test_a_function_mode_sees_them():
+def test_a_function_mode_sees_them(backend: str):
     seen: list[str] = []
 
     class Noting(TorchFunctionMode):
@@ -140,8 +154,8 @@ def test_a_function_mode_sees_them():
             return function(*arguments, **keywords or {})
 
     with Noting():
-        PRU(8, 8, levels=2, groups=4)(torch.randn(4, 3, 8))
-    assert "torch_pru.recurrence.default" in seen
+        PRU(8, 8, levels=2, groups=4, backend=backend)(torch.randn(4, 3, 8))
+    assert f"torch_pru.{OPERATORS[backend]}.default" in seen
 
 
 def under_vmap() -> bool:

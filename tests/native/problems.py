@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_pru.ops.native.operators import forward
+from torch_pru.ops.native import operators
+from torch_pru.ops.native.calls import Arguments
 
 from . import literal
 
@@ -26,12 +27,17 @@ class Problem:
     residual: bool
     reverse: bool
 
-    def run(self, tensors: dict[str, Tensor | None]) -> tuple[Tensor, Tensor, Tensor]:
-        matrices = [tensors[f"w{level}"] for level in range(len(self.windows))]
-        states = (tensors["bias"], tensors["h0"], tensors["c0"])
+    def arguments(self, tensors: dict[str, Tensor | None]) -> Arguments:
+        x, context, *others = (tensors[name] for name in ("x", "context", "bias", "h0", "c0"))
+        assert x is not None
+        assert context is not None
+        matrices: list[Any] = [tensors[f"w{level}"] for level in range(len(self.windows))]
         lengths = None if self.lengths is None else torch.tensor(self.lengths)
-        others = (lengths, self.residual, self.reverse, False)
-        return forward(tensors["x"], matrices, self.windows, tensors["context"], *states, *others)[:3]
+        settings = (lengths, self.residual, self.reverse)
+        return Arguments(x, matrices, self.windows, context, *others, *settings)
+
+    def run(self, tensors: dict[str, Tensor | None]) -> tuple[Tensor, Tensor, Tensor]:
+        return operators.run(self.arguments(tensors))
 
     def run_literally(self, tensors: dict[str, Tensor | None]) -> tuple[Tensor, Tensor, Tensor]:
         x = tensors["x"]

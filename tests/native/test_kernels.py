@@ -13,10 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from torch_pru.ops import native
+from torch_pru.ops.native.calls import Arguments
 from torch_pru.ops.native.library import library
-from torch_pru.ops.native.operators import backward, forward
+from torch_pru.ops.native.operators import backward, forward, run
 
-from . import problems
+from . import literal, problems
 from .problems import assert_agrees, check, draw, outcome
 
 
@@ -121,14 +123,16 @@ def test_after_a_fork():
     in_subprocess(
         """
 import os, signal, torch
-from torch_pru.ops.native.operators import forward
+from torch_pru.ops import native
+from torch_pru.ops.native.calls import Arguments
+from torch_pru.ops.native.operators import run as run_layer
 
 torch.set_num_threads(2)
 x, weight, context = torch.randn(40, 20, 256), torch.randn(1024, 256), torch.randn(1024, 64)
 
 def run():
     with torch.no_grad():
-        out = forward(x, [weight], [1], context, None, None, None, None, False, False, False)[0]
+        out = run_layer(Arguments(x, [weight], [1], context, None, None, None, None, False, False))[0]
     return out.numpy().tobytes()  # PyTorch's own operations might wait for its threads here
 
 expected = run()
@@ -178,12 +182,20 @@ def test_padding_may_hold_anything(seed: int):
     assert all(torch.equal(dirty[name], clean[name]) for name in clean)
 
 
+def layer_of(x: Tensor, weight: Tensor, context: Tensor) -> Arguments:
+    """A layer of one level, without a bias and states."""
+    return Arguments(x, [weight], [1], context, None, None, None, None, False, False)
+
+
+def gating_of(gates: Tensor, context: Tensor) -> Arguments:
+    """The recurrence alone, without a bias and states."""
+    return Arguments(gates, [], [], context, None, None, None, None, False, False)
+
+
 def test_not_a_number_goes_through():
     x = torch.randn(3, 2, 16)
     x[1, 1, 3] = torch.nan
-    out = forward(
-        x, [torch.randn(64, 16)], [1], torch.randn(64, 4), None, None, None, None, False, False, False
-    )[0]
+    out = run(layer_of(x, torch.randn(64, 16), torch.randn(64, 4)))[0]
     assert out[0].isfinite().all()
     assert out[1:, 0].isfinite().all()
     assert out[1:, 1].isnan().all()
@@ -194,7 +206,7 @@ def test_huge_gates():
     for size in (30.0, 100.0, 1e4, 3e38):
         gates = torch.tensor([size, -size]).repeat(1, 1, 32)
         context = torch.zeros(64, 16)
-        out, _, cn, _, _ = forward(gates, [], [], context, None, None, None, None, False, False, False)
+        out, _, cn = run(gating_of(gates, context))
         i, _, g, o = gates.double().view(4, 16)
         c = torch.sigmoid(i) * torch.tanh(g)
         torch.testing.assert_close(cn[0].double(), c, rtol=0, atol=5e-7)
@@ -213,7 +225,7 @@ def test_accuracy_of_the_gates(kernels: str):
     gates = torch.stack([z, -one, one, one]).view(1, 1, -1)
     forgetting = torch.stack([one, -one, z, one]).view(1, 1, -1)
     for given, function in ((gates, torch.sigmoid), (forgetting, torch.tanh)):
-        cn = forward(given, [], [], context, None, None, None, None, False, False, False)[2]
+        cn = run(gating_of(given, context))[2]
         right = function(z.double())
         assert ((cn[0].double() - right) / right.abs().clamp(min=1e-30)).abs().max() < 1e-6
 
@@ -221,25 +233,26 @@ def test_accuracy_of_the_gates(kernels: str):
 @pytest.mark.parametrize("seed", [0, 1, 2, 7, 9, 12])
 def test_opcheck(seed: int):
     problem = draw(seed)
-    tensors = problem.leaves(torch.float32)
-    matrices = [tensors[f"w{level}"] for level in range(len(problem.windows))]
-    lengths = None if problem.lengths is None else torch.tensor(problem.lengths)
-    states = (tensors["bias"], tensors["h0"], tensors["c0"], lengths, problem.residual, problem.reverse)
-    arguments = (tensors["x"], matrices, problem.windows, tensors["context"], *states)
-    for save in (True, False):
-        if not save:
-            detach = lambda t: t.detach() if isinstance(t, torch.Tensor) else t  # noqa: E731
-            arguments = tuple([detach(t) for t in a] if isinstance(a, list) else detach(a) for a in arguments)
+    wanting = operator_arguments(problem.arguments(problem.leaves(torch.float32)))
+    plain = operator_arguments(problem.arguments(problem.tensors))
+    for arguments, save in ((wanting, True), (plain, True), (plain, False)):
         checks = torch.library.opcheck(torch.ops.torch_pru.cpu_layer, (*arguments, save))
         assert set(checks.values()) == {"SUCCESS"}
-    out, hn, cn, activations, cells = forward(*arguments, True)
-    x, matrices, windows, context, _, h0, c0, *rest = arguments
+    out, hn, cn, activations, cells = forward(*plain, True)
+    x, *matrices, windows, context, _, h0, c0, lengths, residual, reverse = plain
     grads = [torch.randn_like(result) for result in (out, hn, cn)]
-    wanted = [True, bool(matrices), True, True, h0 is not None, c0 is not None]
-    given = (*grads, x, matrices, windows, context, h0, c0, *rest, out, activations, cells, wanted)
+    wanted = [True, matrices[0] is not None, True, True, h0 is not None, c0 is not None]
+    states = (h0, c0, lengths, residual, reverse, out, activations, cells)
+    given = (*grads, x, *matrices, windows, context, *states, wanted)
     checks = torch.library.opcheck(torch.ops.torch_pru.cpu_layer_backward, given)
     assert set(checks.values()) == {"SUCCESS"}
-    assert len(backward(*given)) == sum(wanted) - 1 + len(matrices) + (not matrices)
+    sizes = [grad.numel() > 0 for grad in backward(*given)]
+    assert sizes == [True, *(matrix is not None for matrix in matrices), *wanted[2:]]
+
+
+def operator_arguments(given: Arguments) -> tuple:
+    x, matrices, *others = given
+    return (x, *matrices, *(None,) * (4 - len(matrices)), *others)
 
 
 def test_only_some_gradients():
@@ -267,10 +280,23 @@ def outcome_of_one(problem: problems.Problem, tensors: dict, name: str) -> dict:
 def test_an_empty_batch():
     x = torch.randn(3, 0, 8, requires_grad=True)
     weight = torch.randn(64, 8, requires_grad=True)
-    out, hn, cn, _, _ = forward(
-        x, [weight], [1], torch.randn(64, 4), None, None, None, None, False, False, False
-    )
+    out, hn, cn = run(layer_of(x, weight, torch.randn(64, 4)))
     assert (out.shape, hn.shape, cn.shape) == ((3, 0, 16), (0, 16), (0, 16))
     grads = torch.autograd.grad(out.sum(), [x, weight])
     assert grads[0].shape == (3, 0, 8)
     assert torch.equal(grads[1], torch.zeros(64, 8))
+
+
+def test_the_piece_recurrence():
+    gates, weight, bias = torch.randn(5, 3, 4, 12), torch.randn(2, 4, 6, 6) / 3, torch.randn(4, 12)
+    h0, c0 = torch.randn(3, 12), torch.randn(3, 12)
+    context = weight.transpose(0, 1).reshape(48, 6)
+    doubles = (tensor.double() for tensor in (gates, context, bias.flatten(), h0, c0))
+    expected = literal.recurrence(*doubles, [2, 5, 4], True)
+    lengths = torch.tensor([2, 5, 4])
+    for dtype, bound in ((torch.float32, 1e-6), (torch.bfloat16, 0.02)):
+        tensors = (tensor.to(dtype) for tensor in (gates, weight, bias, h0))
+        found = native.recurrence(*tensors, c0, lengths, reverse=True, eager=True)
+        assert [tensor.dtype for tensor in found] == [dtype, dtype, torch.float32]
+        for mine, right in zip(found, expected, strict=True):
+            torch.testing.assert_close(mine.double(), right, rtol=0, atol=bound)

@@ -22,7 +22,7 @@ from torch_pru.errors import PRUError, check_choice
 from torch_pru.ops import library, reference
 from torch_pru.ops.torch_private import Mode, current_mode
 
-BACKENDS = ("auto", "reference", "loop", "cuda")
+BACKENDS = ("auto", "reference", "loop", "native", "cuda")
 
 log = logging.getLogger(__name__)
 _said: set[str] = set()

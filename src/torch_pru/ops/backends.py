@@ -190,4 +190,5 @@ def _log_once(piece: str, reason: str, device: str) -> None:
 
 register("reference", "torch_pru.ops.reference", priority=0)
 register("loop", "torch_pru.ops.cpu", priority=10)
+register("native", "torch_pru.ops.native", priority=30, device="cpu")
 register("cuda", "torch_pru.ops.cuda", priority=20, device="cuda")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError
-from torch_pru.ops import lstm, or_zeros, recurrence, reference
+from torch_pru.ops import lstm, native, or_zeros, recurrence, reference
 from torch_pru.ops.dense import dense_matrix, level_matrices, lstm_matrices
 from torch_pru.ops.gates import input_gates as fused_input_gates
 from torch_pru.ops.products import (
@@ -20,6 +20,7 @@ from torch_pru.ops.products import (
     product_dtype,
 )
 from torch_pru.ops.spec import LayerSpec, LayerWeights, TransformSpec
+from torch_pru.ops.torch_private import Mode, are_plain, current_mode
 from torch_pru.pooling import pyramid
 
 ROWS_AT_ONCE = 1400  # steps times batch: what a CPU computes in one part
@@ -43,6 +44,14 @@ def layer(
     """
     if backend == "reference":
         return reference.layer(x, weights, h0, c0, lengths, spec=spec, reverse=reverse)
+    if x.is_cpu and backend in ("auto", "native") and (mode := current_mode()) is not Mode.DERIVATIVE:
+        arguments = (x, weights, h0, c0, lengths)
+        reason = native.unsupported_reason("layer", *arguments, spec=spec, reverse=reverse)
+        if reason is None:
+            eager = mode is Mode.EAGER and are_plain(arguments)
+            return native.layer(*arguments, spec=spec, reverse=reverse, eager=eager)
+        if backend == "native":
+            raise PRUError(f"backend='native' cannot run this call: {reason}; use backend='auto'")
     if _is_quicker_as_lstm(x, weights, spec, backend):
         matrices = lstm_matrices(weights, spec)
         biases = () if weights.bias is None else (weights.bias, torch.zeros_like(weights.bias))

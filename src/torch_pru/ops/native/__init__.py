@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torch_pru.ops.native import calls, operators
+from torch_pru.ops.native.calls import Arguments
 from torch_pru.ops.native.library import missing_reason
 from torch_pru.ops.products import product_dtype
 from torch_pru.ops.spec import LayerSpec, LayerWeights
@@ -24,6 +26,8 @@ def unsupported_reason(
     """Why a call needs another backend; None where this one can run it."""
     if not x.is_cpu:
         return f"x is on {x.device}, and this backend is for CPUs"
+    if torch.compiler.is_exporting():
+        return "an exported program must run without compiled kernels"
     if product_dtype(x) not in DTYPES:
         return f"there are no CPU kernels for {product_dtype(x)}"
     if spec is not None:
@@ -31,6 +35,8 @@ def unsupported_reason(
             return "the context transform has levels"
         if not spec.input.is_linear:
             return f"pooling={spec.input.pooling!r} is not linear"
+        if spec.input.levels > operators.MOST_LEVELS:
+            return f"the input transform has more than {operators.MOST_LEVELS} levels"
         if not spec.input.is_even:
             return "the groups of the input transform differ in size"
     return missing_reason()
@@ -49,9 +55,8 @@ def layer(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A layer in one direction over x (T, B, N); see :mod:`torch_pru.ops.backends`."""
     windows = (1, *spec.input.windows)
-    return _run(
-        x, weights.input, windows, weights.context[0], weights.bias, h0, c0, lengths, spec.residual, reverse
-    )
+    matrices = (weights.input, windows, weights.context[0], weights.bias)
+    return _run(Arguments(x, *matrices, h0, c0, lengths, spec.residual, reverse), eager)
 
 
 def recurrence(
@@ -65,21 +70,30 @@ def recurrence(
     reverse: bool = False,
     eager: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The recurrence over gates (T, B, 4, M); see :mod:`torch_pru.ops.backends`."""
-    return _run(gates.flatten(2), (), (), weight, bias, h0, c0, lengths, False, reverse)
+    """The recurrence over gates (T, B, 4, M), with a weight (G, 4, D, D) and a bias (4, M)."""
+    context = weight.transpose(0, 1).reshape(-1, weight.shape[-1])  # (4·M, D), usually without a copy
+    flat = None if bias is None else bias.reshape(-1)
+    return _run(Arguments(gates.flatten(2), (), (), context, flat, h0, c0, lengths, False, reverse), eager)
 
 
-def _run(x, input, windows, context, bias, h0, c0, lengths, residual, reverse):
+def _run(given: Arguments, eager: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Compute in float32, whatever the dtypes of the arguments; return the dtypes that callers expect."""
-    from torch_pru.ops.native.operators import forward  # here, because importing the package must stay light
-
-    dtype, c_dtype = product_dtype(x), c0 if c0 is None else c0.dtype
-    x, context, bias, h0, c0, *input = (_wide(tensor) for tensor in (x, context, bias, h0, c0, *input))
-    out, hn, cn, _, _ = forward(x, input, windows, context, bias, h0, c0, lengths, residual, reverse, False)
+    dtype, c_dtype = product_dtype(given.x), None if given.c0 is None else given.c0.dtype
+    dtypes = (dtype, given.x.dtype, given.context.dtype, c_dtype or dtype)
+    if dtypes != (torch.float32,) * 4:
+        given = given.to_float32()
+    if eager and not needs_gradient(given):
+        out, hn, cn, _ = calls.forward(given, save=False)
+    else:
+        out, hn, cn = operators.run(given)
     if dtype == torch.float32 and c_dtype in (None, dtype):
         return out, hn, cn
     return out.to(dtype), hn.to(dtype), cn.to(c_dtype or dtype)
 
 
-def _wide(tensor: Tensor | None) -> Tensor | None:
-    return tensor if tensor is None or tensor.dtype == torch.float32 else tensor.float()
+def needs_gradient(given: Arguments) -> bool:
+    """Whether autograd records the call."""
+    if not torch.is_grad_enabled():
+        return False
+    tensors = (given.x, given.context, given.bias, given.h0, given.c0, *given.input)
+    return any(tensor is not None and tensor.requires_grad for tensor in tensors)

@@ -68,19 +68,30 @@ class Arguments(NamedTuple):
     residual: bool
     reverse: bool
 
+    def to_float32(self) -> Arguments:
+        """The same values in float32, in which the kernels compute."""
+        return self._replace(
+            x=self.x.float(),
+            input=[weight.float() for weight in self.input],
+            context=self.context.float(),
+            bias=None if self.bias is None else self.bias.float(),
+            h0=None if self.h0 is None else self.h0.float(),
+            c0=None if self.c0 is None else self.c0.float(),
+        )
+
     def readable(self) -> Arguments:
         """The same values in the layouts that the kernels read: adjacent features, whole matrices."""
-        return Arguments(
-            _with_adjacent_features(self.x),
-            [weight.contiguous() for weight in self.input],
-            self.windows,
-            self.context.contiguous(),
-            _contiguous(self.bias),
-            _contiguous(self.h0),
-            _contiguous(self.c0),
-            _contiguous(self.lengths),
-            self.residual,
-            self.reverse,
+        others = (self.context, self.bias, self.h0, self.c0, self.lengths, *self.input)
+        if self.x.stride(-1) == 1 and all(tensor is None or tensor.is_contiguous() for tensor in others):
+            return self
+        return self._replace(
+            x=_with_adjacent_features(self.x),
+            input=[weight.contiguous() for weight in self.input],
+            context=self.context.contiguous(),
+            bias=_contiguous(self.bias),
+            h0=_contiguous(self.h0),
+            c0=_contiguous(self.c0),
+            lengths=_contiguous(self.lengths),
         )
 
 
@@ -90,7 +101,7 @@ def forward(arguments: Arguments, save: bool) -> tuple[Tensor, Tensor, Tensor, S
     x = given.x
     steps, batch, _ = x.shape
     hidden = given.context.shape[0] // 4
-    out, hn, cn = (_empty(shape) for shape in ((steps, batch, hidden), (batch, hidden), (batch, hidden)))
+    out, hn, cn = _empty((steps, batch, hidden)), _empty((batch, hidden)), _empty((batch, hidden))
     saved = Saved(_empty((steps, batch, 4, hidden)), _empty((steps, batch, hidden))) if save else None
     pointers = (NULL, NULL) if saved is None else (saved.activations.data_ptr(), saved.cells.data_ptr())
     results = (out.data_ptr(), hn.data_ptr(), cn.data_ptr(), *pointers)

@@ -35,7 +35,7 @@ class Library(NamedTuple):
     kernels: Callable[[], bytes]
 
 
-@functools.cache
+@torch.compiler.assume_constant_result  # a compiler asks once, and does not trace the search
 def missing_reason() -> str | None:
     """Why there is no library; None if it is loaded."""
     found = _load()

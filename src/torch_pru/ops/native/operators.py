@@ -1,6 +1,7 @@
 """A layer in one direction as operators: ``torch_pru::cpu_layer`` and ``torch_pru::cpu_layer_backward``.
 
-They compute in float32. Compilers and exporters see one node for all steps.
+They compute in float32. Compilers see one node for all steps. The matrices of the levels are arguments of
+their own, not a list: PyTorch maps operators over batches (``vmap``) only without lists of tensors.
 """
 
 from __future__ import annotations
@@ -14,13 +15,33 @@ from torch_pru.ops.native import calls
 from torch_pru.ops.native.calls import Arguments, Saved, Wanted
 from torch_pru.ops.operators import OnceDifferentiable, Operator
 
+MOST_LEVELS = 4
 ONCE = "this backend is not possible; build the layer as PRU(..., backend='reference')"
 """Why there is no double backward."""
 
 
+def run(given: Arguments) -> tuple[Tensor, Tensor, Tensor]:
+    """The layer as a differentiable operator: output (T, B, M), last states h and c (B, M)."""
+    x, matrices, *others = given
+    save = False  # the operator itself finds out whether a gradient is wanted
+    out, hn, cn, _, _ = forward(x, *_padded(matrices), *others, save)
+    return out, hn, cn
+
+
+def _padded(matrices: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    return (*matrices, *(None,) * (MOST_LEVELS - len(matrices)))
+
+
+def _given(matrices: Sequence[Tensor | None]) -> list[Tensor]:
+    return [matrix for matrix in matrices if matrix is not None]
+
+
 def _forward(
     x: Tensor,
-    input: Sequence[Tensor],
+    w0: Tensor | None,
+    w1: Tensor | None,
+    w2: Tensor | None,
+    w3: Tensor | None,
     windows: Sequence[int],
     context: Tensor,
     bias: Tensor | None,
@@ -32,12 +53,13 @@ def _forward(
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """See :class:`torch_pru.ops.native.calls.Arguments`; the last two results are empty unless ``save``."""
-    arguments = Arguments(x, input, windows, context, bias, h0, c0, lengths, residual, reverse)
+    matrices = _given((w0, w1, w2, w3))
+    arguments = Arguments(x, matrices, windows, context, bias, h0, c0, lengths, residual, reverse)
     out, hn, cn, saved = calls.forward(arguments, save)
     return out, hn, cn, *(saved or _saved_like(x, context, save))
 
 
-def _forward_fake(x, input, windows, context, bias, h0, c0, lengths, residual, reverse, save):
+def _forward_fake(x, w0, w1, w2, w3, windows, context, bias, h0, c0, lengths, residual, reverse, save):
     steps, batch, _ = x.shape
     hidden = context.shape[0] // 4
     shapes = ((steps, batch, hidden), (batch, hidden), (batch, hidden))
@@ -55,7 +77,10 @@ def _backward(
     grad_hn: Tensor | None,
     grad_cn: Tensor | None,
     x: Tensor,
-    input: Sequence[Tensor],
+    w0: Tensor | None,
+    w1: Tensor | None,
+    w2: Tensor | None,
+    w3: Tensor | None,
     windows: Sequence[int],
     context: Tensor,
     h0: Tensor | None,
@@ -67,12 +92,15 @@ def _backward(
     activations: Tensor,
     cells: Tensor,
     wanted: Sequence[bool],
-) -> list[Tensor]:
-    """The gradients that are wanted, in the order of :class:`torch_pru.ops.native.calls.Wanted`."""
-    arguments = Arguments(x, input, windows, context, None, h0, c0, lengths, residual, reverse)
-    saved, wants = Saved(activations, cells), Wanted(*wanted)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of x, w0 to w3, context, bias, h0 and c0; empty where they are not wanted."""
+    matrices, wants = _given((w0, w1, w2, w3)), Wanted(*wanted)
+    arguments = Arguments(x, matrices, windows, context, None, h0, c0, lengths, residual, reverse)
+    saved = Saved(activations, cells)
     grads = calls.backward(arguments, out, saved, grad_out, grad_hn, grad_cn, wants)
-    return _listed(grads._replace(x=grads.x if wants.x else None))
+    grad_x = grads.x if wants.x else None
+    flat = (grad_x, *_padded(grads.input or ()), *grads[2:])
+    return tuple(x.new_empty(0) if grad is None else grad for grad in flat)  # type: ignore[return-value]
 
 
 def _backward_fake(
@@ -80,7 +108,10 @@ def _backward_fake(
     grad_hn,
     grad_cn,
     x,
-    input,
+    w0,
+    w1,
+    w2,
+    w3,
     windows,
     context,
     h0,
@@ -93,71 +124,52 @@ def _backward_fake(
     cells,
     wanted,
 ):
+    matrices, wants = (w0, w1, w2, w3), Wanted(*wanted)
     state = (x.shape[1], context.shape[0] // 4)
-    shapes = calls.Gradients(
-        x.shape, [w.shape for w in input], context.shape, (context.shape[0],), state, state
+    shapes = (
+        x.shape if wants.x else (0,),
+        *(matrix.shape if matrix is not None and wants.input else (0,) for matrix in matrices),
+        context.shape if wants.context else (0,),
+        context.shape[:1] if wants.bias else (0,),
+        state if wants.h0 else (0,),
+        state if wants.c0 else (0,),
     )
-    kept = (shape if want else None for shape, want in zip(shapes, wanted, strict=True))
-    return [x.new_empty(tuple(shape)) for shape in _listed(calls.Gradients(*kept))]
-
-
-def _listed(grads: calls.Gradients) -> list:
-    """All that are not None, those of the input's matrices one by one."""
-    flat = (grads.x, *(grads.input or ()), *grads[2:])
-    return [grad for grad in flat if grad is not None]
+    return tuple(x.new_empty(shape) for shape in shapes)
 
 
 class _Layer(Function):
     @staticmethod
-    def forward(ctx, x, windows, context, bias, h0, c0, lengths, residual, reverse, *input):
-        results = forward.below_autograd(
-            x, input, windows, context, bias, h0, c0, lengths, residual, reverse, True
-        )
+    def forward(ctx, x, w0, w1, w2, w3, windows, context, bias, h0, c0, lengths, residual, reverse, _save):
+        save = True
+        matrices = (w0, w1, w2, w3)
+        states = (bias, h0, c0, lengths)
+        results = forward.below_autograd(x, *matrices, windows, context, *states, residual, reverse, save)
         out, _, _, activations, cells = results
         ctx.settings = windows, residual, reverse
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, context, h0, c0, lengths, out, activations, cells, *input)
+        ctx.save_for_backward(x, *matrices, context, h0, c0, lengths, out, activations, cells)
         return results
 
     @staticmethod
-    def backward(ctx, grad_out, grad_hn, grad_cn, grad_activations, grad_cells):
-        x, context, h0, c0, lengths, out, activations, cells, *input = ctx.saved_tensors
+    def backward(ctx, grad_out, grad_hn, grad_cn, _grad_activations, _grad_cells):
+        x, *matrices, context, h0, c0, lengths, out, activations, cells = ctx.saved_tensors
         windows, residual, reverse = ctx.settings
-        needs = ctx.needs_input_grad
-        wanted = Wanted(needs[0], any(needs[9:]), needs[2], needs[3], needs[4], needs[5])
-        grads = iter(
-            backward(
-                grad_out,
-                grad_hn,
-                grad_cn,
-                x,
-                input,
-                windows,
-                context,
-                h0,
-                c0,
-                lengths,
-                residual,
-                reverse,
-                out,
-                activations,
-                cells,
-                wanted,
-            )
+        x_needed, *input_needed, _, context_needed, bias_needed, h0_needed, c0_needed, _, _, _, _ = (
+            ctx.needs_input_grad
         )
-        grad_x = next(grads) if wanted.x else None
-        grad_input = [next(grads) if wanted.input else None for _ in input]
-        others = [next(grads) if want else None for want in wanted[2:]]
-        return grad_x, None, *others, None, None, None, *grad_input
-
-
-def _with_gradient(x, input, windows, context, bias, h0, c0, lengths, residual, reverse, _save):
-    return _Layer.apply(x, windows, context, bias, h0, c0, lengths, residual, reverse, *input)
+        others_needed = (context_needed, bias_needed, h0_needed, c0_needed)
+        wanted = Wanted(x_needed, any(input_needed), *others_needed)
+        grads = (grad_out, grad_hn, grad_cn)
+        states = (h0, c0, lengths, residual, reverse, out, activations, cells)
+        found = backward(*grads, x, *matrices, windows, context, *states, list(wanted))
+        needed = (x_needed, *input_needed, *others_needed)
+        kept = [grad if need else None for grad, need in zip(found, needed, strict=True)]
+        return *kept[:5], None, *kept[5:], None, None, None, None
 
 
 def _backward_once(*arguments):
     return OnceDifferentiable.apply(backward.below_autograd, ONCE, *arguments)
 
 
-forward = Operator("cpu_layer", _forward, _forward_fake, _with_gradient)
+forward = Operator("cpu_layer", _forward, _forward_fake, _Layer.apply)
 backward = Operator("cpu_layer_backward", _backward, _backward_fake, _backward_once)

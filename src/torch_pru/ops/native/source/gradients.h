@@ -153,7 +153,7 @@ inline void weight_gradient(const Block& block, const Rows& rows, Stretch stretc
         float* to = scratch + begin * depth;
         for (int64_t k = 0; k < depth; ++k, to += count) {
             const float* from = grad_gates + (rows.row(first + k) - base) * width + block.gate_column + begin;
-            for (int64_t i = 0; i < count; ++i) to[i] = from[i];
+            store(to, load(from, count), count);
         }
     }
     for (int64_t p = 0; p < block.factor.count(); ++p) {

@@ -80,15 +80,46 @@ struct Share {
         : begin(total * thread / threads), end(total * (thread + 1) / threads) {}
 };
 
+// A square of values, transposed in log2(WIDTH) rounds that exchange ever larger blocks.
+template <int distance>
+INLINE void exchange(Vector (&rows)[WIDTH]) {
+    Integers low, high;
+    for (int lane = 0; lane < WIDTH; ++lane) {  // lanes of the second vector are counted from WIDTH
+        low[lane] = lane & distance ? WIDTH + lane - distance : lane;
+        high[lane] = lane & distance ? WIDTH + lane : lane + distance;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH; ++i) {
+        if (i & distance) continue;
+        const Vector a = rows[i], b = rows[i + distance];
+        rows[i] = __builtin_shuffle(a, b, low);
+        rows[i + distance] = __builtin_shuffle(a, b, high);
+    }
+}
+
+INLINE void transpose(Vector (&rows)[WIDTH]) {
+    exchange<1>(rows);
+    exchange<2>(rows);
+#if WIDTH >= 8
+    exchange<4>(rows);
+#endif
+#if WIDTH >= 16
+    exchange<8>(rows);
+#endif
+}
+
 // Rows (columns of the result, `count` of them, `stride` apart) turned into one vector of every k of a panel.
 INLINE void pack_transposed(
     const float* rows, int64_t count, int64_t stride, int64_t length, float* to, int64_t to_step) {
-    if (count < WIDTH)
-        for (int64_t k = 0; k < length; ++k) store(to + k * to_step, Vector{});
-    for (int64_t k0 = 0; k0 < length; k0 += WIDTH) {
-        const int64_t end = smaller(length, k0 + WIDTH);
-        for (int64_t lane = 0; lane < count; ++lane)
-            for (int64_t k = k0; k < end; ++k) to[k * to_step + lane] = rows[lane * stride + k];
+    for (int64_t k = 0; k < length; k += WIDTH) {
+        const int64_t lanes = smaller(WIDTH, length - k);
+        Vector square[WIDTH];
+#pragma GCC unroll 16
+        for (int i = 0; i < WIDTH; ++i) square[i] = i < count ? load(rows + i * stride + k, lanes) : Vector{};
+        transpose(square);
+#pragma GCC unroll 16
+        for (int i = 0; i < WIDTH; ++i)
+            if (i < lanes) store(to + (k + i) * to_step, square[i]);
     }
 }
 
