@@ -77,8 +77,7 @@ def run_all(starts: Sequence[RunStart], progress: ProgressListener | None) -> li
             for run in runs:
                 run.start(stop)
             interrupts = take_turns(runs, notify, failures)
-            # Processes agree on a signal, unless one of them has failed and the others cannot answer.
-            signal = stop.number if failures.errors else int(world.largest([stop.number])[0])
+            signal = int(world.largest([stop.number])[0])
     finished = [start.path for start in starts if start.path not in failures.errors]
     if signal and not interrupts:  # it came too late for these runs, but not for what would follow
         interrupts = [Interrupted(signal, str(path), finished=True) for path in finished]
@@ -235,6 +234,8 @@ def take_turns(runs: Sequence[ActiveRun], notify: ProgressNotifier, failures: Fa
         except Interrupted as interrupt:
             interrupts.append(interrupt)
         except Exception as error:
+            if len(runs) == 1:
+                raise
             failures.add(run.path, error)
             if len(working) > 1:  # which may take hours
                 warnings.warn(f"failed: {failures.lines()[-1]}; the others continue", stacklevel=2)
