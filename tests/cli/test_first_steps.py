@@ -1,5 +1,4 @@
-"""Twenty things that a new user tries, on a wide and a narrow terminal, piped, and on a terminal that cannot move
-its cursor."""
+"""Twenty things that a new user tries, on a wide, a narrow and a dumb terminal, and piped."""
 
 from __future__ import annotations
 

@@ -20,6 +20,12 @@ STEP = TrainingProgress("train", 1, 3, 500, 50, 686, 4.5, 9123.4, 7380.0, None, 
 EPOCH = TrainingProgress("train", 1, 3, 500, 686, 686, 4.5, 9123.4, 7380.0, 4.6, 4.6, True, ended=True)
 
 
+@pytest.fixture(autouse=True)
+def _every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short, an epoch has a line."""
+    monkeypatch.setattr(training_view, "SHORT_EPOCH", 0.0)
+
+
 def shown(width: int, *, terminal: bool, dumb: bool = False) -> str:
     file = io.StringIO()
     console = Console(
@@ -50,13 +56,25 @@ def test_the_bar_fits_the_terminal(width: int) -> None:
 @pytest.mark.parametrize("dumb", [False, True])
 def test_lines_where_there_is_no_terminal(dumb: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_view, "LINE_SECONDS", 0.0)
-    text = shown(30, terminal=dumb, dumb=dumb)
+    text = shown(200 if dumb else 30, terminal=dumb, dumb=dumb)
     assert text.splitlines() == [
         "epoch 3/500: 9,123 tokens/s, loss 4.50, perplexity 90.02, 2:03 h left",
         "epoch 3 of 500: perplexity 90.02 in training, 99.48 in validation with averaged weights, "
         "the best so far (0 s)",
         "epoch 4/500: 9,123 tokens/s, loss 4.50, perplexity 90.02, 2:03 h left",
     ]
+
+
+def test_of_many_short_epochs_every_tenth_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_view, "SHORT_EPOCH", 2.0)
+    file = io.StringIO()
+    with TrainingView(Console(file=file, width=200)) as view:
+        for epoch in range(1, 51):
+            view(replace(EPOCH, epoch=epoch, epochs=50, stop_reason="all epochs done" if epoch == 50 else ""))
+        view(replace(EPOCH, epoch=21, epochs=50, stop_reason="time is up"))
+    lines = file.getvalue().splitlines()
+    assert [line.split()[1] for line in lines[:-1]] == ["10", "20", "30", "40", "50", "21"]
+    assert lines[-1] == "training ends here: time is up"
 
 
 def test_a_warning_has_a_line_of_its_own_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:

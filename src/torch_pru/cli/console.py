@@ -86,6 +86,16 @@ class PlainConsole(Console):
         return super().render_str(visible(text, lines=True), **options)
 
 
+def say(console: Console, text: str) -> None:
+    """Print a sentence: a terminal wraps it between words, a file gets one line.
+
+    Example:
+        >>> say(output(), "3 of 6 runs are finished already")
+        3 of 6 runs are finished already
+    """
+    console.print(text, soft_wrap=not console.is_terminal or console.is_dumb_terminal)
+
+
 def show_warning(
     message: Warning | str,
     category: type[Warning],

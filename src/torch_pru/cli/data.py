@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torch_pru.cli.console import output
+from torch_pru.cli.console import output, say
 from torch_pru.cli.progress import bar
 from torch_pru.errors import PRUError, nearest
 
@@ -55,7 +55,7 @@ def data(
         )
     text = prepared(source, name, tokens, vocabulary)
     for line in description(text):
-        console.print(line, soft_wrap=True)
+        say(console, line)
     console.print(f"next: pru train --corpus {name}", soft_wrap=True)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from torch_pru.cli.console import output
+from torch_pru.cli.console import output, say
 from torch_pru.cli.evaluate import keep
 from torch_pru.cli.progress import bar
 
@@ -41,7 +41,7 @@ def show_ending(run: RunFolder) -> None:
         rows["word pairs, counted"] = counted_scores(work)
     console.print(table_of(rows))
     for note in notes:
-        console.print(note, soft_wrap=True)
+        say(console, note)
     words = generate(work.model, run.vocabulary, temperature=0.8, seed=run.config.training.seed)
     tokenizer = tokenizer_of(run.config.data)
     console.print("\nText that it writes:")

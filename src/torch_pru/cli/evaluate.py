@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from torch_pru.cli.console import messages, output
+from torch_pru.cli.console import messages, output, say
 from torch_pru.cli.progress import bar
 from torch_pru.errors import PRUError, check_choice
 
@@ -150,7 +150,7 @@ def show(
         if "settings" in entry:
             values = ", ".join(f"{name} {value:g}" for name, value in entry["settings"].items())
             origin = "tuned on validation" if method in tuned else "published defaults, not tuned"
-            console.print(f"{method}: {values} ({origin})", soft_wrap=True)
+            say(console, f"{method}: {values} ({origin})")
     if unknown is not None and unknown[0]:
         share = f"{unknown[0]:,} of {unknown[1]:,} words ({unknown[0] / unknown[1]:.1%})"
-        console.print(f"not in the vocabulary, so read as <unk>: {share}", soft_wrap=True)
+        say(console, f"not in the vocabulary, so read as <unk>: {share}")

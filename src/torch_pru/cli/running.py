@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from torch_pru.cli.console import messages, output, processes, rank
+from torch_pru.cli.console import messages, output, processes, rank, say
 from torch_pru.errors import PRUError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def watched(work: Callable[..., Result], header: Sequence[str], folders: Sequenc
 
     console = messages()
     for line in header:
-        console.print(line, soft_wrap=True)
+        say(console, line)
     try:
         with TrainingView(console, folders) as view:
             return work(progress=view)

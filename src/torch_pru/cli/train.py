@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torch_pru.cli.checks import check_recipes
-from torch_pru.cli.console import messages, processes
+from torch_pru.cli.console import messages, processes, say
 from torch_pru.cli.data import TOKENS_HELP, VOCABULARY_HELP, description, prepared
 from torch_pru.cli.running import Task, carry_out, new_folders
 from torch_pru.cli.settings import SET_HELP, parse_settings
@@ -119,7 +119,7 @@ def read_text_files(files: Sequence[str], tokens: str, vocabulary: int) -> str:
                 shutil.copyfileobj(sys.stdin.buffer, copy)
         text = prepared(paths, None, tokens, vocabulary)
     for line in description(text):
-        messages().print(line, soft_wrap=True)
+        say(messages(), line)
     return text.name
 
 
@@ -171,7 +171,7 @@ def say_what_is_dropped(names: Sequence[str], changes: Mapping[str, str]) -> Non
     for name in names:
         if dropped := pru_settings(load_recipe(name).model):
             settings = ", ".join(f"{key}={value}" for key, value in dropped.items())
-            messages().print(f"note: an LSTM has no {settings}; left out", soft_wrap=True)
+            say(messages(), f"note: an LSTM has no {settings}; left out")
 
 
 def named_config(config: Config, name: str | None) -> Config:

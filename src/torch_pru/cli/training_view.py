@@ -12,12 +12,14 @@ from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, TextColumn
 from rich.progress import Progress as Bars
 
-from torch_pru.cli.console import messages
+from torch_pru.cli.console import messages, say
 from torch_pru.cli.progress import LINE_SECONDS, is_live
 
 if TYPE_CHECKING:
     from torch_pru.lm.training import TrainingProgress
 
+MANY_EPOCHS = 40  # of more, if they are short, every tenth has a line
+SHORT_EPOCH = 2.0  # seconds
 FIELDS = ("speed", "loss", "perplexity", "left")
 LEAST = 28  # characters for what a narrow terminal shows of a run beside its name
 
@@ -83,7 +85,10 @@ class RunView:
         """Show a report of the trainer."""
         if progress.ended:
             now = time.monotonic()
-            self._print(epoch_line(progress, now - self.epoch_started))
+            seconds = now - self.epoch_started
+            many = progress.epochs > MANY_EPOCHS and seconds < SHORT_EPOCH and not progress.stop_reason
+            if not many or progress.epoch % 10 == 0:
+                self._print(epoch_line(progress, seconds))
             if progress.stop_reason not in ("", "all epochs done"):
                 self._print(f"training ends here: {progress.stop_reason}")
             self.epoch_started = now
@@ -105,7 +110,7 @@ class RunView:
             self._print(f"{title}: {', '.join(fields.values())}")
 
     def _print(self, line: str) -> None:
-        self.bars.console.print(self.prefix + line, soft_wrap=True)
+        say(self.bars.console, self.prefix + line)
 
 
 def label(name: str, room: int) -> str:
