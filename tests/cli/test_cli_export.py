@@ -43,7 +43,7 @@ def test_onnx(run: Path, tmp_path: Path):
     folder = tmp_path / "exported"
     pru("export", run, folder, "--to", "onnx")
     model = OnnxLanguageModel(folder)
-    assert {path.name for path in folder.iterdir()} == {"model.onnx", "vocabulary.txt"}
+    assert {path.name for path in folder.iterdir()} == {"README.md", "model.onnx", "vocabulary.txt"}
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on a mat\nand golf\n")
     scores = [json.loads(line) for line in pru("score", run, text, "--format", "jsonl").splitlines()]

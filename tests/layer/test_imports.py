@@ -76,6 +76,7 @@ PARTS = (
     "lm.summary",
     "lm.statistics",
     "lm.compare",
+    "lm.card",
     "lm.api",
     "lm",
     "hf",

@@ -21,10 +21,11 @@ def export(
 ) -> None:
     """Export a run for another program.
 
-    Writes the best weights and the vocabulary.
+    Writes the best weights, the vocabulary and a model card (README.md).
     """
     from importlib.util import find_spec
 
+    from torch_pru.lm.card import model_card
     from torch_pru.lm.run import RunFolder
 
     check_choice("--to", to, TARGETS)
@@ -39,4 +40,5 @@ def export(
     else:
         from torch_pru.onnx import export_run
     export_run(opened, folder)
+    (folder / "README.md").write_text(model_card(opened), encoding="utf-8")
     output().print(f"written to {folder}", soft_wrap=True)

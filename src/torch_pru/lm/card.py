@@ -1,0 +1,92 @@
+"""The model card of a run: the model, its training, its scores, and the licence of its text."""
+
+from __future__ import annotations
+
+from torch_pru.lm.evaluation.scores import Scores, load_scores
+from torch_pru.lm.evaluation.static import format_perplexity
+from torch_pru.lm.model import parameter_counts
+from torch_pru.lm.records import read_object
+from torch_pru.lm.run import RunFolder
+
+LICENCES = {
+    "ptb": "The Penn Treebank is licensed by the Linguistic Data Consortium; it is not distributed here.",
+    "wikitext-2": "WikiText-2 is taken from Wikipedia: Creative Commons Attribution-ShareAlike.",
+    "king-james": "The King James Bible, in the public domain outside of the United Kingdom.",
+}
+"""Corpora by name, and the terms of their texts."""
+
+
+def model_card(run: RunFolder) -> str:
+    """A model card in Markdown, with the metadata that model hubs read.
+
+    Args:
+        run: a run folder with weights.
+    """
+    config = run.config
+    corpus = config.data.corpus
+    lines = [
+        *(
+            "---",
+            "library_name: torch-pru",
+            "pipeline_tag: text-generation",
+            "tags: [language-model, rnn]",
+            "---",
+        ),
+        *(f"# {config.name}", ""),
+        *(describe(run), ""),
+        *("| | |", "|---|---|"),
+        f"| text | {corpus if corpus in LICENCES else 'not published'} |",
+        f"| recipe | {training_of(run)} |",
+        f"| software | {software_of(run)} |",
+        "",
+        *score_lines(load_scores(run.path)),
+        "",
+        *("## Licence of the text", "", LICENCES.get(corpus, "The text is the user's own."), ""),
+        *("## Limits", ""),
+        "The model only knows the words of its vocabulary. It reproduces the biases of its training text.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def describe(run: RunFolder) -> str:
+    """The model in one sentence."""
+    model = run.config.model
+    unit = "an LSTM" if model.kind == "lstm" else "a Pyramidal Recurrent Unit (Mehta et al., EMNLP 2018)"
+    counts = parameter_counts(run.model())
+    sizes = ", ".join(map(str, model.hidden))
+    return (
+        f"A language model with {unit}: {counts.total:,} parameters ({counts.recurrent:,} recurrent), layers "
+        f"of {sizes} units, and a vocabulary of {len(run.vocabulary):,} words."
+    )
+
+
+def training_of(run: RunFolder) -> str:
+    """Recipe, stage, seed and epoch."""
+    stage = "finetuned" if run.stage == "finetune" else "trained"
+    return f"`{run.config.name}`, {stage}, seed {run.config.training.seed}, best epoch {run.best_epoch()}"
+
+
+def software_of(run: RunFolder) -> str:
+    """Versions and commit, as far as the run has recorded them."""
+    recorded = read_object(run.files, "environment.json") if run.files.has("environment.json") else {}
+    names = {"torch-pru": "torch_pru", "PyTorch": "torch", "commit": "commit"}
+    return ", ".join(f"{name} {recorded.get(key) or 'unknown'}" for name, key in names.items())
+
+
+def score_lines(scores: Scores | None) -> list[str]:
+    """A table of all recorded scores, or a sentence that there are none."""
+    if scores is None or not any(scores.results.values()):
+        return ["No scores are recorded; `pru evaluate` makes them."]
+    rows = [
+        f"| {method} | {split} | {format_perplexity(found['perplexity'])} | {found.get('tokens', 0):,} | "
+        f"{found.get('precision', 'float32')} |"
+        for method, splits in scores.results.items()
+        for split, found in splits.items()
+    ]
+    return [
+        "| evaluation | split | perplexity | tokens | precision |",
+        "|---|---|---|---|---|",
+        *rows,
+        "",
+        f"SHA-256 of the scored weights: `{scores.weights}`",
+    ]
