@@ -361,6 +361,8 @@ def check_types(section: object) -> None:
         value = getattr(section, name)
         kinds = typing.get_args(expected) if isinstance(expected, types.UnionType) else (expected,)
         check_size(name, value)
+        if isinstance(value, str):
+            check_encodable(name, value)
         if float in kinds and type(value) is int:
             object.__setattr__(section, name, float(value))
         elif not any(type(value) is (typing.get_origin(kind) or kind) for kind in kinds):

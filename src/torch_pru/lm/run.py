@@ -15,6 +15,7 @@ import shlex
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -185,10 +186,24 @@ class RunFolder:
                 f"the run in {self.path} has no {which} weights: it has not come to a checkpoint with them; "
                 f"if it was interrupted, go on with it: {pru_command('resume', self.path)}"
             )
+        if checkpoint is not None and checkpoint.state.get("finished") is False and self._log_is_finished():
+            warnings.warn(
+                f"the newest checkpoint of the run in {self.path} is missing: its log says that it finished, "
+                f"and {checkpoint.path} is older; pru resume trains the rest again",
+                stacklevel=2,
+            )
         embedding = weights["embedding.weight"]
         model = LanguageModel(self.config.model, self.config.regularisation, len(embedding))
         model.to(embedding.dtype).load_state_dict(weights)
         return model.to(device).eval()
+
+    def _log_is_finished(self) -> bool:
+        """Whether the log has the end of the run; False where it is damaged."""
+        try:
+            epochs = self.epochs()
+        except PRUError:
+            return False
+        return bool(epochs) and epochs[-1]["decision"] == "stop"
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``; a last one that a crash cut short is left out."""

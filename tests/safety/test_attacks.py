@@ -1,0 +1,259 @@
+"""Every file of a run, damaged in every way, met by every command: an error in a line, or the same result.
+
+No case may print a traceback, take 10 seconds, need 200 MB, write outside of the run folder, or change a
+result without a warning.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from attack import FILES, content_of, flip, pru, reseal_state
+
+from torch_pru.lm.run import RunFolder
+
+CHECKPOINT = ("manifest.json", "weights.safetensors", "best.safetensors", "state.json", "state.safetensors")
+TARGETS = [*FILES, "scores.json", *(f"newest/{name}" for name in CHECKPOINT), "newest", "checkpoints"]
+TERABYTE = 1 << 40
+
+COMMANDS: dict[str, list[str]] = {
+    "resume": [],
+    "evaluate": [],
+    "evaluate --text": ["--text", "TEXT"],
+    "generate": ["--seed", "1", "--words", "12"],
+    "finetune": [],
+    "report": [],
+    "verify": [],
+}
+
+
+def rewrite(change: Callable[[bytes], bytes]) -> Callable[[Path, Path], None]:
+    def apply(path: Path, outside: Path) -> None:
+        if path.is_file():
+            path.write_bytes(change(path.read_bytes()))
+        else:
+            shutil.rmtree(path)
+
+    return apply
+
+
+def instead(make: Callable[[Path, Path], object]) -> Callable[[Path, Path], None]:
+    def apply(path: Path, outside: Path) -> None:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+        make(path, outside)
+
+    return apply
+
+
+def make_sparse(path: Path, outside: Path) -> None:
+    with open(path, "wb") as file:
+        file.truncate(TERABYTE)
+
+
+def make_device(path: Path, outside: Path) -> None:
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))  # /dev/zero
+    except PermissionError:
+        path.symlink_to("/dev/zero")
+
+
+def swap_with_another(path: Path, outside: Path) -> None:
+    others = sorted(other for other in path.parent.iterdir() if other.is_file() and other != path)
+    if path.is_file() and others:
+        content, other = path.read_bytes(), others[0].read_bytes()
+        path.write_bytes(other)
+        others[0].write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path, Path], None]] = {
+    "missing": instead(lambda path, outside: None),
+    "empty": instead(lambda path, outside: path.write_bytes(b"")),
+    "directory": instead(lambda path, outside: path.mkdir()),
+    "fifo": instead(lambda path, outside: os.mkfifo(path)),
+    "device": instead(make_device),
+    "sparse": instead(make_sparse),
+    "link to nothing": instead(lambda path, outside: path.symlink_to(outside / "not-there")),
+    "link outside": instead(lambda path, outside: path.symlink_to(outside / "documents" / "thesis.txt")),
+    "link to a folder": instead(lambda path, outside: path.symlink_to(outside / "documents")),
+    "link to itself": instead(lambda path, outside: path.symlink_to(path.name)),
+    "link inside": instead(lambda path, outside: path.symlink_to("config.toml")),
+    "swapped": swap_with_another,
+    "cut to half": rewrite(lambda content: content[: len(content) // 2]),
+    "one byte less": rewrite(lambda content: content[:-1]),
+    "one byte more": rewrite(lambda content: content + b"x"),
+    "twice": rewrite(lambda content: content + content),
+    "garbage": rewrite(lambda content: random.Random(len(content)).randbytes(len(content) or 100)),
+    "nested": rewrite(lambda content: b"[" * 20_000),
+    "long line": rewrite(lambda content: b'{"kind": "' + b"a" * 300_000 + b'"}\n' + content),
+    **{
+        f"bit {number} of 7": rewrite(
+            lambda content, share=number: (
+                flip(content, len(content) * share // 7, share) if content else b"\0"
+            )
+        )
+        for number in range(7)
+    },
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One damage to one file, met by one command."""
+
+    target: str
+    damage: str
+    command: str
+
+
+CASES = [Case(target, damage, command) for target in TARGETS for damage in DAMAGES for command in COMMANDS]
+
+
+class Range:
+    """Where cases are tried, and what the commands do with undamaged runs."""
+
+    def __init__(self, folder: Path, finished: Path, interrupted: Path, outside: Path) -> None:
+        self.folder, self.outside = folder, outside
+        self.text = folder / "text.txt"
+        self.text.write_text("the cat sat on a mat\nand saw the dog\n")
+        self.sources = {"resume": interrupted}
+        self.finished = folder / "scored"
+        shutil.copytree(finished, self.finished)
+        assert pru("evaluate", self.finished)[0] == 0  # so that there is a scores.json
+        self.expected = {command: self.run(command, self.copy(command)) for command in COMMANDS}
+        assert all(status == 0 for status, _ in self.expected.values())
+        self.weights = RunFolder.open(finished).model().state_dict()
+
+    def copy(self, command: str) -> Path:
+        run = self.folder / "run"
+        for path in (run, run.with_name("run-finetuned")):
+            shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(self.sources.get(command, self.finished), run)
+        return run
+
+    def run(self, command: str, run: Path) -> tuple[int, str]:
+        options = [str(self.text) if option == "TEXT" else option for option in COMMANDS[command]]
+        return pru(command.split()[0], run, *options)
+
+    def check(self, case: Case) -> str:
+        """What is wrong with a case; empty where nothing is."""
+        run = self.copy(case.command)
+        newest = max(os.listdir(run / "checkpoints"))
+        DAMAGES[case.damage](run / case.target.replace("newest", f"checkpoints/{newest}"), self.outside)
+        before, memory = content_of(self.outside), peak_memory()
+        try:
+            with seconds(10):
+                status, shown = self.run(case.command, run)
+        except BaseException as error:
+            return f"{type(error).__name__}: {str(error)[:200]}"
+        if content_of(self.outside) != before:
+            return "something outside was changed"
+        if peak_memory() - memory > 200 << 20:
+            return f"took {(peak_memory() - memory) >> 20} MB"
+        if status not in (0, 1, 2):
+            return f"status {status}: {shown[:200]}"
+        return "" if status else self.difference(case, run, shown)
+
+    def difference(self, case: Case, run: Path, shown: str) -> str:
+        """A result that is not the undamaged run's, without a word about it."""
+        told = "warning" in shown or "not kept" in shown
+        if case.command == "resume":
+            model = RunFolder.open(run).model().state_dict()
+            same = all(torch.equal(value, self.weights[name]) for name, value in model.items())
+            return "" if same else "other weights"
+        if case.command in ("evaluate", "evaluate --text", "generate") and not told:
+            expected = without_seconds(self.expected[case.command][1])
+            return "" if without_seconds(shown) == expected else f"other result: {shown[:200]}"
+        return ""
+
+
+def without_seconds(shown: str) -> str:
+    return re.sub(r"[\d.]+$", "", shown, flags=re.MULTILINE)
+
+
+def peak_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+@contextmanager
+def seconds(limit: int) -> Iterator[None]:
+    """Interrupt what takes longer."""
+
+    def stop(number: int, frame: object) -> None:
+        raise TimeoutError(f"took more than {limit} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(limit)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def shooting(tmp_path_factory: pytest.TempPathFactory, finished_run: Path, interrupted_run: Path) -> Range:
+    folder = tmp_path_factory.mktemp("attacks")
+    outside = folder / "outside"
+    (outside / "documents").mkdir(parents=True)
+    (outside / "documents" / "thesis.txt").write_text("once upon a time\n" * 3000)
+    (folder / "inside").mkdir()
+    return Range(folder / "inside", finished_run, interrupted_run, outside)
+
+
+def failures(shooting: Range, cases: list[Case]) -> dict[Case, str]:
+    return {case: wrong for case in cases if (wrong := shooting.check(case))}
+
+
+def test_there_are_enough_cases() -> None:
+    assert len(CASES) > 2000
+    assert len({(case.target, case.damage) for case in CASES[::12]}) > 150
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_some_cases(part: int, shooting: Range) -> None:
+    some = random.Random(31).sample(CASES, 200)
+    assert failures(shooting, some[part::10]) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_case(target: str, shooting: Range) -> None:
+    assert failures(shooting, [case for case in CASES if case.target == target]) == {}
+
+
+# ------------------------------------------------------------------------- contents with checksums that match
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize("command", ["resume", "finetune"])
+def test_crafted_states(command: str, pickled: bool, shooting: Range) -> None:
+    values = [None, "text", -1, 2**70, [], {}, [[]], float("nan"), torch.tensor([1.0]), torch.zeros(0), True]
+    fields = list(RunFolder.open(shooting.finished).checkpoint().state)  # type: ignore[union-attr]
+    wrong = {}
+    for field in fields:
+        for value in values:
+            run = shooting.copy(command)
+            reseal_state(
+                run, lambda state, field=field, value=value: state.update({field: value}), pickled=pickled
+            )
+            with seconds(10):
+                status, shown = shooting.run(command, run)
+            if status != 2 and not isinstance(value, bool):
+                wrong[field, str(value)] = (status, shown)
+    assert wrong == {}
