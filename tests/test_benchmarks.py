@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from torch_pru.lm.model import build_model
-from torch_pru.ops import cuda, loop, lstm, native
+from torch_pru.ops import cuda, native
+from torch_pru.ops.cpu import loop, lstm
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CPU = torch.device("cpu")
@@ -106,7 +107,7 @@ def break_recurrence(
     monkeypatch: pytest.MonkeyPatch, fault: Callable[..., Results], backend: ModuleType = loop
 ) -> None:
     """Put ``fault`` in the place of what a backend does; ``ops/reference.py`` stays right."""
-    monkeypatch.setattr(lstm, "is_quicker", lambda *_: False)  # few units would not come to a backend
+    monkeypatch.setattr(lstm, "is_faster", lambda *_: False)  # few units would not come to a backend
     monkeypatch.setattr(backend, "backward" if fault is no_weight_gradient else "forward", fault)
 
 

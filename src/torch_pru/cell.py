@@ -22,8 +22,7 @@ from torch_pru.errors import (
 )
 from torch_pru.initialize import SCHEMES, initialize
 from torch_pru.migrate import migrate_layer
-from torch_pru.ops import BACKENDS
-from torch_pru.ops.layer import layer
+from torch_pru.ops import backends
 from torch_pru.ops.spec import LayerSpec, LayerWeights, TransformSpec
 from torch_pru.options import UnitOptions, unit_specs
 from torch_pru.parameters import gather, parameter_names, register_parameters
@@ -147,7 +146,7 @@ class PRUCell(nn.Module):
         )
         self.bias = check_flag("bias", bias)
         check_choice("init", init, SCHEMES)
-        check_choice("backend", backend, BACKENDS)
+        check_choice("backend", backend, backends.names())
         check_dtype(dtype)
         self.input_size = check_positive("input_size", input_size)
         self.hidden_size = check_positive("hidden_size", hidden_size)
@@ -182,7 +181,8 @@ class PRUCell(nn.Module):
         check_states(hx, shape, ("h", "c"), like)
         h, c = (state.reshape(-1, self.hidden_size) for state in hx)
         x = input.reshape(1, -1, self.input_size)
-        _, h, c = layer(x, weights, h, c, None, spec=self.spec, backend=self.backend)
+        spec, requested = self.spec, self.backend
+        _, h, c = backends.run("layer", x, weights, h, c, None, spec=spec, reverse=False, requested=requested)
         return h.view(shape), c.view(shape)
 
     def _load_from_state_dict(self, state_dict, prefix, *others) -> None:

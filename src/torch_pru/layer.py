@@ -27,10 +27,9 @@ from torch_pru.errors import (
 )
 from torch_pru.initialize import SCHEMES, initialize
 from torch_pru.migrate import migrate_layer
-from torch_pru.ops import BACKENDS, backends
+from torch_pru.ops import backends
 from torch_pru.ops.dense import lstm_matrices
 from torch_pru.ops.dropping import draw_mask
-from torch_pru.ops.layer import layer as run_layer
 from torch_pru.ops.products import product_dtype
 from torch_pru.ops.spec import LayerWeights
 from torch_pru.options import UnitOptions, unit_specs
@@ -67,7 +66,7 @@ class PRU(nn.Module):
         init: ``"authors"``, ``"orthogonal"`` or ``"lstm"``, see :mod:`torch_pru.initialize`.
         weight_drop: DropConnect on the context weights: in training, each is zero with this
             probability, drawn once for a forward pass and the rest scaled up.
-        backend: ``"auto"``, ``"reference"``, ``"loop"`` or ``"cuda"``, see :mod:`torch_pru.ops`.
+        backend: ``"auto"`` or the name of a backend, such as ``"reference"``; see :mod:`torch_pru.ops`.
         device, dtype: of the parameters.
         proj_size: of ``nn.LSTM``; only 0 is accepted.
 
@@ -139,7 +138,7 @@ class PRU(nn.Module):
         check_probability("dropout", dropout, one_allowed=True)
         check_probability("weight_drop", weight_drop)
         check_choice("init", init, SCHEMES)
-        check_choice("backend", backend, BACKENDS)
+        check_choice("backend", backend, backends.names())
         check_dtype(dtype)
         if dropout > 0 and self.num_layers == 1:
             warnings.warn(
@@ -380,13 +379,33 @@ class PRU(nn.Module):
             h, c = (None, None) if hx is None else (hx[0][index], hx[1][index])
             if self.training and self.weight_drop > 0:
                 mine = mine._replace(context=self._dropped(mine.context))
-            y, h, c = run_layer(
-                x, mine, h, c, lengths, spec=spec, reverse=direction == 1, backend=self.backend
-            )
+            options = {"spec": spec, "reverse": direction == 1}
+            y, h, c = backends.run("layer", x, mine, h, c, lengths, requested=self.backend, **options)
             outputs.append(y)
             states.append((h, c))
         h, c = (torch.stack(state) for state in zip(*states, strict=True))
         return _side_by_side(outputs), (h, c)
+
+    def backend_for(self, input: Tensor) -> tuple[str, str | None]:
+        """The backend that would run this layer on ``input``, and why it is not the fastest one.
+
+        Of several layers it is the slowest's. The reason is None for the backend with the highest priority.
+
+        Example:
+            >>> PRU(8, 64, backend="reference").backend_for(torch.randn(20, 2, 8))
+            ('reference', None)
+        """
+        x = input.unsqueeze(1) if input.dim() == 2 else input
+        x = x.transpose(0, 1) if self.batch_first and input.dim() == 3 else x
+        choices = []
+        for index, spec in enumerate(self.specs):
+            read = x[..., :1].expand(-1, -1, spec.input_size)
+            arguments = (read, self.weights(index), None, None, None)
+            requested = self.backend
+            choice = backends.choose("layer", *arguments, spec=spec, reverse=False, requested=requested)
+            choices.append(choice)
+        choice = next((choice for choice in choices if choice.reason is not None), choices[0])
+        return choice.name, choice.reason
 
     def _dropped(self, weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The context weights under this pass's DropConnect mask.

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from torch_pru.errors import PRUError, check_dtype, check_flag, check_tensor
 from torch_pru.initialize import assign
+from torch_pru.ops import backends
 from torch_pru.ops.dense import dense_matrix
-from torch_pru.ops.layer import transform
 from torch_pru.ops.spec import TransformSpec
 from torch_pru.options import grouped_spec, pyramidal_spec, split_levels
 from torch_pru.parameters import kernel_names, matrix_names, register_parameter
@@ -74,7 +74,7 @@ class _Transform(nn.Module):
             raise PRUError(
                 f"input has shape {tuple(x.shape)}; expected (…, N) with N of in_features={self.in_features}"
             )
-        y = transform(x, matrices, kernels, self.spec, gates=1).squeeze(-2)
+        y = backends.run("input_gates", x, matrices, kernels, spec=self.spec, gates=1).squeeze(-2)
         bias = self.bias
         return y if bias is None else y + bias.to(y.dtype)
 

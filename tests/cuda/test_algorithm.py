@@ -8,7 +8,7 @@ from literal import Problem, hidden_before, literal, make_problem, run_literal
 from shapes import HOPPER
 
 from torch_pru.ops.cuda import plan
-from torch_pru.ops.cuda.recurrence import weight_gradient, weight_gradient_like
+from torch_pru.ops.cuda.recurrent import weight_gradient, weight_gradient_like
 
 
 def units_in_places(held: plan.Team) -> torch.Tensor:

@@ -11,7 +11,7 @@ from shapes import AMPERE
 
 from torch_pru import PRU
 from torch_pru.ops import cuda
-from torch_pru.ops.cuda import recurrence
+from torch_pru.ops.cuda import recurrent as recurrence
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poisoned")]
 
@@ -198,7 +198,7 @@ def test_nan_travels_and_nothing_hangs(groups, units):
 
 def test_a_shape_that_is_not_covered_is_an_error():
     x = make_problem(3, 2, 1, 351, torch.float16).inputs
-    assert "even" in cuda.covers(x["gates"], x["weight"], True)
+    assert "even" in cuda.recurrence_reason(x["gates"], x["weight"])
     with pytest.raises(ValueError, match="even"):
         cuda.forward(*x.values(), None, False, False)
 

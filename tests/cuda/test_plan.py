@@ -113,9 +113,14 @@ def test_without_nvrtc_there_is_a_reason(monkeypatch, error, reason):
     assert launch._unserved.__wrapped__((9, 0)) == reason
 
 
-def test_covers_needs_no_gpu():
+def reason_for(gates, weight) -> str | None:
+    """Why the kernels cannot train with these."""
+    return cuda.shape_reason(gates, gates.dtype, weight.shape[0], weight.shape[-1], training=True)
+
+
+def test_the_reason_needs_no_gpu():
     gates, weight = torch.zeros(1, 1, 4, 8), torch.zeros(1, 4, 8, 8)
-    assert "cpu" in cuda.covers(gates, weight, True)
+    assert "cpu" in reason_for(gates, weight)
 
 
 @pytest.fixture
@@ -137,22 +142,22 @@ def test_float32_where_tf32_is_allowed(on_hopper, monkeypatch):
     for allowed in (True, False):
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
         assert cuda.tf32_is_allowed() == allowed
-        reason = cuda.covers(gates, weight, True)
+        reason = reason_for(gates, weight)
         assert reason is None if allowed else "allow_tf32" in reason
-    assert cuda.covers(*on_hopper(torch.float16), True) is None
+    assert reason_for(*on_hopper(torch.float16)) is None
 
 
 def test_float32_follows_the_newer_setting_too(on_hopper, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn.rnn, "fp32_precision", "ieee")
-    assert "allow_tf32" in cuda.covers(*on_hopper(torch.float32), True)
+    assert "allow_tf32" in reason_for(*on_hopper(torch.float32))
 
 
 def test_sequences_of_ever_new_lengths_are_not_planned_anew(on_hopper):
     plan.choose_once.cache_clear()
     for steps in range(1, 50):
-        assert cuda.covers(*on_hopper(torch.float16, steps), True) is None
+        assert reason_for(*on_hopper(torch.float16, steps)) is None
     assert plan.choose_once.cache_info().currsize == 4  # forward and backward, of a single step and of more
 
 
 def test_float64_is_not_covered(on_hopper):
-    assert "float64" in cuda.covers(*on_hopper(torch.float64), True)
+    assert "float64" in reason_for(*on_hopper(torch.float64))

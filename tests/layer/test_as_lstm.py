@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from torch_pru import PRU, PRUError
-from torch_pru.ops import lstm, native
+from torch_pru.ops import native
+from torch_pru.ops.cpu import lstm
 
 from .comparing import paper
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import pytest
@@ -9,8 +10,10 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from torch_pru import PRU, ops
-from torch_pru.ops import layer, native
+from torch_pru import PRU
+from torch_pru.ops import native
+from torch_pru.ops.cpu import loop
+from torch_pru.ops.layer import run_layer
 
 from .comparing import assert_all_close, gradients, paper
 
@@ -72,7 +75,8 @@ def test_all_steps_are_one_node(backend: str, name: str):
 
 def test_an_operator_that_a_compiled_caller_calls_eagerly(monkeypatch: pytest.MonkeyPatch):
     """As where a compiler gave up on the calling function: it does not look into the operator instead."""
-    monkeypatch.setattr(layer, "recurrence", torch._dynamo.disable(ops.recurrence, recursive=False))
+    broken = torch._dynamo.disable(loop.recurrence, recursive=False)
+    monkeypatch.setattr(loop, "layer", functools.partial(run_layer, broken))
     pru, x, seen = PRU(8, 8, levels=2, groups=4), torch.randn(4, 3, 8, requires_grad=True), []
 
     def look(graph: torch.fx.GraphModule, inputs: list) -> object:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_pru import PRU
 from torch_pru.ops import library, native
-from torch_pru.ops.bands import pooling_counts
+from torch_pru.ops.folding import pooling_counts
 from torch_pru.ops.operators import is_eager
 
 from .comparing import paper

@@ -1,33 +1,24 @@
-"""The recurrence: the sequential part of a PRU, and the place that chooses how it is run.
+"""The pieces that a layer and its training are made of, and the backends that run them.
 
-Backends, all with one meaning:
-
-* ``"reference"``: :mod:`torch_pru.ops.reference`, plain differentiable PyTorch, any order of gradient.
-* ``"loop"``: :mod:`torch_pru.ops.loop`, PyTorch calls with a hand-written backward, any device.
-* ``"cuda"``: :mod:`torch_pru.ops.cuda`, one fused kernel for all steps, NVIDIA GPUs.
-* ``"auto"``: ``"cuda"`` where it covers the shape, else ``"loop"``; ``"reference"`` where ``torch.func`` or
-  tangents take a derivative. float32 is covered while ``torch.backends.cudnn.allow_tf32`` is on, as for
-  ``nn.LSTM``: products are rounded to TF32's precision. A layer on a CPU may skip all of this and run as an
-  LSTM, see :mod:`torch_pru.ops.lstm`.
+* :mod:`torch_pru.ops.backends` chooses a backend for each call; nothing else does.
+* ``"reference"``: :mod:`torch_pru.ops.reference`, plain PyTorch, any device, any order of gradient. Always
+  used where ``torch.func`` or forward-mode AD takes a derivative.
+* ``"loop"``: :mod:`torch_pru.ops.cpu.loop`, PyTorch calls with a hand-written backward, any device.
+* ``"lstm"``: :mod:`torch_pru.ops.cpu.lstm`, PyTorch's own LSTM kernel on a CPU, where that is faster.
+* ``"native"``: :mod:`torch_pru.ops.native`, compiled kernels for CPUs, where they can be built.
+* ``"cuda"``: :mod:`torch_pru.ops.cuda`, fused kernels for NVIDIA GPUs. float32 is supported while
+  ``torch.backends.cudnn.allow_tf32`` is on, as in ``nn.LSTM``: products are rounded to TF32's precision.
 """
 
 from __future__ import annotations
 
-import logging
-
 import torch
 from torch import Tensor
 
-from torch_pru.errors import PRUError, check_choice
-from torch_pru.ops import library, reference
-from torch_pru.ops.torch_private import Mode, current_mode
+from torch_pru.errors import PRUError
+from torch_pru.ops import backends, dropping, gates, library  # whose operators must be registered
 
-BACKENDS = ("auto", "reference", "loop", "native", "cuda")
-
-log = logging.getLogger(__name__)
-_said: set[str] = set()
-
-__all__ = ["BACKENDS", "recurrence"]
+__all__ = ["backends", "dropping", "gates", "library", "recurrence"]
 
 
 def recurrence(
@@ -56,7 +47,7 @@ def recurrence(
             host would wait). After them the state is frozen and the output is zero. Without it every
             step is valid.
         reverse: run from each column's last valid step to step 0; outputs stay at their positions.
-        backend: one of ``BACKENDS``.
+        backend: ``"auto"``, or the name of a backend.
 
     Returns:
         out (T, B, M); hn (B, M) in out's dtype; cn (B, M) in c0's dtype, if that was given. The dtype of
@@ -69,46 +60,8 @@ def recurrence(
         torch.Size([70, 20, 1400])
     """
     _check_shapes(gates, weight, bias, h0, c0, lengths)
-    tensors = (gates, weight, bias, h0, c0)
-    training = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    chosen = _choose(backend, gates, weight, training)
-    if chosen != "cuda":  # whose kernels read float32 weights and return float32 gradients of them
-        weight = weight.to(gates.dtype)
-        bias, h0 = (None if x is None else x.to(gates.dtype) for x in (bias, h0))
-        h0, c0 = or_zeros(gates, h0, c0)
-        if chosen == "reference":
-            return reference.recurrence(gates, weight, bias, h0, c0, lengths, reverse=reverse)
-    save = False  # the operator itself finds out whether a gradient is wanted: a trace holds for both
-    out, hn, cn, _, _ = library.forward(gates, weight, bias, h0, c0, lengths, reverse, save, chosen)
-    return out, hn, cn
-
-
-def or_zeros(gates: Tensor, *states: Tensor | None) -> list[Tensor]:
-    """States (B, M) for gates (T, B, 4, M), zero where they were not given."""
-    _, batch, _, hidden = gates.shape
-    return [gates.new_zeros(batch, hidden) if state is None else state for state in states]
-
-
-def _choose(backend: str, gates: Tensor, weight: Tensor, training: bool) -> str:
-    """The backend that will run: any but ``"auto"``."""
-    if backend in ("reference", "loop"):
-        return backend
-    if backend == "auto" and current_mode() is Mode.DERIVATIVE:
-        return "reference"
-    if backend == "auto" and not gates.is_cuda:
-        return "loop"
-    check_choice("backend", backend, BACKENDS)
-    from torch_pru.ops import cuda  # here, because importing the package must stay light
-
-    reason = cuda.covers(gates, weight, training)
-    if reason is None:
-        return "cuda"
-    if backend == "cuda":
-        raise PRUError(f"backend='cuda' does not cover this call: {reason}; use backend='auto' or 'loop'")
-    if reason not in _said and not torch.compiler.is_compiling():  # a slow path is said, once
-        _said.add(reason)
-        log.warning("the fused kernel does not cover this call (%s); running the PyTorch loop", reason)
-    return "loop"
+    arguments = (gates, weight, bias, h0, c0, lengths)
+    return backends.run("recurrence", *arguments, reverse=reverse, requested=backend)
 
 
 def _check_shapes(

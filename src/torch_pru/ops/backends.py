@@ -78,15 +78,15 @@ def register(name: str, module: str | ModuleType, *, priority: int, device: str 
         device: the type of device that it runs on, such as ``"cuda"``; None for any.
     """
     _backends[name] = Backend(name, module, priority, device)
-    _sorted_candidates.cache_clear()
-    _loaded.cache_clear()
+    _modules.clear()
+    _candidates.clear()
 
 
 def unregister(name: str) -> None:
     """Remove a backend."""
     del _backends[name]
-    _sorted_candidates.cache_clear()
-    _loaded.cache_clear()
+    _modules.clear()
+    _candidates.clear()
 
 
 def names() -> tuple[str, ...]:
@@ -111,14 +111,14 @@ def choose(piece: str, *arguments: Any, requested: str = "auto", **options: Any)
     if mode is Mode.DERIVATIVE:
         run = _bound(module("reference"), piece, options)
         return Choice("reference", run, "torch.func or forward-mode AD takes a derivative")
-    first_reason = None
-    for name, backend in _candidates(piece, _device_type(arguments)):
+    first_reason, device = None, _device_type(arguments)
+    for name, backend in _candidates_for(piece, device):
         reason = backend.unsupported_reason(piece, *arguments, **options)
         if reason is None:
             return Choice(name, _bound(backend, piece, options), first_reason)
         if first_reason is None:
             first_reason = f"{name}: {reason}"
-            _log_once(piece, first_reason, _device_type(arguments))
+            _log_once(piece, first_reason, device)
     raise PRUError(f"no backend can run {piece!r}: {first_reason}")
 
 
@@ -151,30 +151,48 @@ def _device_type(arguments: Iterable[Any]) -> str:
     raise PRUError("there is no tensor among the arguments")
 
 
-@torch.compiler.assume_constant_result  # a compiler asks once, and does not trace the import
+_Candidates = tuple[tuple[str, ModuleType], ...]
+_modules: dict[str, ModuleType] = {}
+_candidates: dict[tuple[str, str], _Candidates] = {}
+
+
 def module(name: str) -> ModuleType:
     """A registered backend's module."""
-    return _loaded(name)
+    if torch.compiler.is_compiling():
+        _load_all()
+    elif name not in _modules:
+        _load(name)
+    return _modules[name]
 
 
-@functools.cache
-def _loaded(name: str) -> ModuleType:
-    found = _backends[name].module
-    return importlib.import_module(found) if isinstance(found, str) else found
-
-
-@torch.compiler.assume_constant_result
-def _candidates(piece: str, device: str) -> tuple[tuple[str, ModuleType], ...]:
+def _candidates_for(piece: str, device: str) -> _Candidates:
     """Name and module of the backends that have a piece, for a type of device, highest priority first."""
-    return _sorted_candidates(piece, device)
+    if torch.compiler.is_compiling():
+        _load_all()
+    elif (piece, device) not in _candidates:
+        _collect(device)
+    return _candidates[piece, device]
 
 
-@functools.cache
-def _sorted_candidates(piece: str, device: str) -> tuple[tuple[str, ModuleType], ...]:
+@torch.compiler.assume_constant_result  # a compiler reads what this leaves, and does not trace the imports
+def _load_all() -> None:
+    for device in ("cpu", "cuda", "meta"):
+        if ("layer", device) not in _candidates:
+            _collect(device)
+
+
+def _collect(device: str) -> None:
     fitting = [backend for backend in _backends.values() if backend.device in (None, device)]
     fitting.sort(key=lambda backend: -backend.priority)
-    loaded = ((backend.name, _loaded(backend.name)) for backend in fitting)
-    return tuple((name, found) for name, found in loaded if hasattr(found, piece))
+    loaded = [(backend.name, _load(backend.name)) for backend in fitting]
+    for piece in PIECES:
+        _candidates[piece, device] = tuple(pair for pair in loaded if hasattr(pair[1], piece))
+
+
+def _load(name: str) -> ModuleType:
+    found = _backends[name].module
+    _modules[name] = importlib.import_module(found) if isinstance(found, str) else found
+    return _modules[name]
 
 
 _logged: set[str] = set()
@@ -182,13 +200,14 @@ _logged: set[str] = set()
 
 def _log_once(piece: str, reason: str, device: str) -> None:
     """Say once that a slower path is taken: a warning on a GPU, where it costs most."""
-    if reason not in _logged and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and reason not in _logged:  # a compiler must not read it
         _logged.add(reason)
         level = logging.INFO if device == "cpu" else logging.WARNING
         log.log(level, "%s runs on a slower backend (%s)", piece, reason)
 
 
 register("reference", "torch_pru.ops.reference", priority=0)
-register("loop", "torch_pru.ops.cpu", priority=10)
+register("loop", "torch_pru.ops.cpu.loop", priority=10)
+register("lstm", "torch_pru.ops.cpu.lstm", priority=20, device="cpu")
 register("native", "torch_pru.ops.native", priority=30, device="cpu")
 register("cuda", "torch_pru.ops.cuda", priority=20, device="cuda")

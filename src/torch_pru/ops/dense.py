@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_pru.errors import PRUError
-from torch_pru.ops.bands import pooling_counts
+from torch_pru.ops.folding import pooling_counts
 from torch_pru.ops.spec import LayerSpec, LayerWeights, TransformSpec
 
 

@@ -1,18 +1,119 @@
-"""The passes around the input product of a layer, in PyTorch: for any device; ``cuda/folding.py`` is faster.
+"""Pooling as matrices, and the passes around the input product of a layer, in PyTorch for any device.
 
 Legend: N features, M units, m_k units of level k, n_k = N/2^k features of level k. A matrix is *unit-major*
 when the gates of a unit are adjacent rows, and *aligned* when zeros extend its rows to a multiple of 8.
+``cuda/folding.py`` has the same passes as kernels.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_pru.ops.bands import aligned, pooling_levels
+from torch_pru.ops.torch_private import is_transformed
+
+ALIGNMENT = 8
+"""Rows of this many 16-bit values fill 16 bytes: products are several times faster on rows that do."""
+
+
+def pooling_counts(
+    features: int, windows: tuple[int, ...], device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """How often each of N features goes into each feature after average pooling by ``windows``: (N/2^k, N).
+
+    The pooling itself is this over the product of the windows; a window of 1 skips every second feature.
+    Counts are small whole numbers, which 16 bits hold exactly; a third they do not.
+
+    Example:
+        >>> pooling_counts(6, (3,), torch.device("cpu"), torch.int64)
+        tensor([[1, 1, 0, 0, 0, 0],
+                [0, 1, 1, 1, 0, 0],
+                [0, 0, 0, 1, 1, 1]])
+    """
+    if is_transformed():
+        return _count(features, windows, device).to(dtype)
+    return _kept_count(features, windows, device, dtype)
+
+
+def _count(features: int, windows: tuple[int, ...], device: torch.device) -> Tensor:
+    views = torch.eye(features, device=device, dtype=torch.float64)
+    for window in windows:
+        views = F.pad(views, (window // 2, window // 2)).unfold(-1, window, 2).sum(-1)
+    return views.t().contiguous()
+
+
+@functools.cache  # as below; made on the CPU, because a copy to a GPU is whole when it returns, on any stream
+def _kept_count(features: int, windows: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):  # a later call may need it for a gradient
+        return _count(features, windows, torch.device("cpu")).to(dtype).to(device)
+
+
+@dataclass(frozen=True)
+class Band:
+    """A matrix whose columns are zero but for a few rows side by side.
+
+    Attributes:
+        first: (columns,) int32, the row where each column's part starts.
+        share: (width, columns) float32, the values from there on.
+    """
+
+    first: Tensor
+    share: Tensor
+
+    def combine(self, values: Tensor) -> Tensor:
+        """values (…, rows) times the matrix: (…, columns)."""
+        rows = self.first.long()
+        parts = (values[..., rows + j] * share.to(values.dtype) for j, share in enumerate(self.share))
+        return functools.reduce(torch.add, parts)
+
+
+@dataclass(frozen=True)
+class Level:
+    """The pooling (N/2^k, N) from the input down to level k of a pyramid, and its transpose.
+
+    Attributes:
+        fold: for each input feature what pooled features it goes into. Its columns go on to a multiple of
+            ``ALIGNMENT``, the last of them zero.
+        unfold: for each pooled feature what input features go into it.
+    """
+
+    fold: Band
+    unfold: Band
+
+
+@functools.cache  # never given up: a CUDA graph goes on reading what it was captured with
+def pooling_levels(features: int, windows: tuple[int, ...], device: torch.device) -> tuple[Level, ...]:
+    """The pooling down to each level below the first; ``windows`` has one for each of these levels."""
+    return tuple(_level(features, windows[: k + 1], device) for k in range(len(windows)))
+
+
+def _level(features: int, windows: tuple[int, ...], device: torch.device) -> Level:
+    with torch.inference_mode(False):
+        counts = _count(features, windows, torch.device("cpu"))
+        matrix = counts / math.prod(windows)
+        extended = F.pad(matrix, (0, aligned(features) - features))
+        return Level(_band(extended, device), _band(matrix.t(), device))
+
+
+def _band(matrix: Tensor, device: torch.device) -> Band:
+    rows, there = matrix.shape[0], (matrix != 0).int()
+    first, last = there.argmax(0), rows - 1 - there.flip(0).argmax(0)
+    spans = torch.where(there.any(0), last - first + 1, 1)
+    width = int(spans.max())
+    first = first.clamp(max=rows - width)  # so that first + width never leaves the matrix
+    share = matrix.gather(0, first + torch.arange(width).unsqueeze(1))
+    return Band(first.int().to(device), share.float().to(device))
+
+
+def aligned(features: int) -> int:
+    """The next multiple of ``ALIGNMENT``."""
+    return -(-features // ALIGNMENT) * ALIGNMENT
 
 
 def fold(weights: Sequence[Tensor], windows: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -17,12 +17,18 @@ from torch import Tensor
 from torch.autograd import Function
 
 from torch_pru.ops import folding
-from torch_pru.ops.bands import aligned
+from torch_pru.ops.folding import aligned
 from torch_pru.ops.operators import OnceDifferentiable, Operator
 
 
 def input_gates(
-    x: Tensor, weights: Sequence[Tensor], windows: Sequence[int], dtype: torch.dtype, residual: bool = False
+    x: Tensor,
+    weights: Sequence[Tensor],
+    windows: Sequence[int],
+    dtype: torch.dtype,
+    residual: bool = False,
+    *,
+    eager: bool | None = None,
 ) -> Tensor:
     """The product of x and a pyramid without groups, average pooled; of one level it is a linear transform.
 
@@ -41,10 +47,8 @@ def input_gates(
         >>> input_gates(torch.randn(5, 3, 8), levels, (3,), torch.bfloat16).shape
         torch.Size([5, 3, 4, 8])
     """
-    learning = torch.is_grad_enabled()
-    for_input = learning and x.requires_grad
-    for_weights = learning and any(weight.requires_grad for weight in weights)
-    return forward(x, list(weights), [1, *windows], dtype, residual, for_input, for_weights)[0]
+    wanted = False  # the differentiable operator finds out what is needed for gradients
+    return forward(x, list(weights), [1, *windows], dtype, residual, wanted, wanted, eager=eager)[0]
 
 
 def implementation(tensor: Tensor, rows: int, columns: int) -> ModuleType:

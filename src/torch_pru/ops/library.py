@@ -5,24 +5,11 @@ Both take the name of the implementation as an argument: the choice was made bef
 
 from __future__ import annotations
 
-import functools
-from types import ModuleType
-
 from torch import Tensor
 from torch.autograd import Function
 
-from torch_pru.ops import loop
+from torch_pru.ops.backends import module
 from torch_pru.ops.operators import OnceDifferentiable, Operator
-
-
-@functools.cache
-def implementation(backend: str) -> ModuleType:
-    """The module with ``forward`` and ``backward`` of a backend, loaded when first asked for."""
-    if backend == "cuda":
-        from torch_pru.ops import cuda
-
-        return cuda
-    return loop
 
 
 def _forward(
@@ -36,8 +23,8 @@ def _forward(
     save: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """See :func:`torch_pru.ops.loop.forward`; ``"cuda"`` takes None for states of zeros."""
-    return implementation(backend).forward(gates, weight, bias, h0, c0, lengths, reverse, save)
+    """See `torch_pru.ops.cpu.loop.forward`; ``"cuda"`` takes None for states of zeros."""
+    return module(backend).forward(gates, weight, bias, h0, c0, lengths, reverse, save)
 
 
 def _forward_fake(gates, weight, bias, h0, c0, lengths, reverse, save, backend):
@@ -46,7 +33,7 @@ def _forward_fake(gates, weight, bias, h0, c0, lengths, reverse, save, backend):
         gates.new_empty(steps, batch, hidden),
         gates.new_empty(batch, hidden),
         gates.new_empty(batch, hidden, dtype=gates.dtype if c0 is None else c0.dtype),
-        *implementation(backend).saved_like(gates, save),
+        *module(backend).saved_like(gates, save),
     )
 
 
@@ -64,8 +51,8 @@ def _backward(
     reverse: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """See :func:`torch_pru.ops.loop.backward`."""
-    return implementation(backend).backward(
+    """See `torch_pru.ops.cpu.loop.backward`."""
+    return module(backend).backward(
         grad_out, grad_hn, grad_cn, weight, h0, c0, out, activations, cells, lengths, reverse
     )
 
@@ -73,10 +60,10 @@ def _backward(
 def _backward_fake(
     grad_out, grad_hn, grad_cn, weight, h0, c0, out, activations, cells, lengths, reverse, backend
 ):
-    module = implementation(backend)
-    grad_gates, grad_bias = module.gradients_like(out)
-    states = module.state_gradients_like(out, h0, c0)
-    return grad_gates, module.weight_gradient_like(weight), grad_bias, *states
+    kernels = module(backend)
+    grad_gates, grad_bias = kernels.gradients_like(out)
+    states = kernels.state_gradients_like(out, h0, c0)
+    return grad_gates, kernels.weight_gradient_like(weight), grad_bias, *states
 
 
 class _Recurrence(Function):
@@ -107,3 +94,10 @@ def _backward_once(*arguments):
 
 forward = Operator("recurrence", _forward, _forward_fake, _Recurrence.apply)
 backward = Operator("recurrence_backward", _backward, _backward_fake, _backward_once)
+
+
+def run(arguments: tuple, backend: str, eager: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The output and last states of a recurrence; ``arguments`` as of ``_forward`` up to ``reverse``."""
+    save = False  # the differentiable operator saves: a trace holds for both
+    out, hn, cn, _, _ = forward(*arguments, save, backend, eager=eager)
+    return out, hn, cn

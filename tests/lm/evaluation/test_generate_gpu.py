@@ -12,9 +12,9 @@ from small_models import UNITS, small_model
 from torch_pru.lm.config import ModelConfig, RegularisationConfig
 from torch_pru.lm.data import Vocabulary
 from torch_pru.lm.evaluation import generate
-from torch_pru.lm.evaluation import stepper as stepper_module
 from torch_pru.lm.evaluation.stepper import CHUNK, Stepper
 from torch_pru.lm.model import LanguageModel
+from torch_pru.ops.cuda.token import TokenModel
 
 pytestmark = pytest.mark.gpu
 COUNT = 4 * CHUNK + 3
@@ -102,10 +102,10 @@ def test_a_kernel_a_layer_finds_the_words_of_many(
     """200 words; where the two differ in rounding, the word found is still among the best of the other."""
     model, start = varied(), torch.tensor([0])
     fused, found = Stepper(model, 1, dtype=dtype), Stepper(model, 1, dtype=dtype)
-    assert fused.fused is not None
-    monkeypatch.setattr(stepper_module, "can_fuse", lambda model: False)
+    assert isinstance(fused.tokens, TokenModel)
+    monkeypatch.setattr(Stepper, "_dense_layers", lambda self: None)
     plain = Stepper(model, 1, dtype=dtype)
-    assert plain.fused is None
+    assert not isinstance(plain.tokens, TokenModel)
     words = [*islice(found.likeliest(start), 200)]
     assert len(set(words)) > 5
     token = start
@@ -119,10 +119,10 @@ def test_a_kernel_a_layer_finds_the_words_of_many(
 
 
 def test_what_the_kernels_do_not_cover() -> None:
-    assert Stepper(lively("pru").cuda()).fused is None  # float32
-    assert Stepper(lively("lstm").cuda(), dtype=torch.float16).fused is None
-    assert Stepper(lively("mixture").cuda(), dtype=torch.float16).fused is None
-    assert Stepper(lively("pru"), dtype=torch.bfloat16).fused is None  # not on a GPU
+    assert not isinstance(Stepper(lively("pru").cuda()).tokens, TokenModel)  # float32
+    assert not isinstance(Stepper(lively("lstm").cuda(), dtype=torch.float16).tokens, TokenModel)
+    assert not isinstance(Stepper(lively("mixture").cuda(), dtype=torch.float16).tokens, TokenModel)
+    assert not isinstance(Stepper(lively("pru"), dtype=torch.bfloat16).tokens, TokenModel)  # not on a GPU
 
 
 def test_a_token_is_a_kernel_a_layer_and_one_for_the_decoder() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from torch_pru.ops import recurrence
+from torch_pru.ops import backends
 from torch_pru.ops.dense import dense_matrix
-from torch_pru.ops.layer import input_gates, recur
+from torch_pru.ops.operators import is_eager
 from torch_pru.ops.products import gate_linear, is_unit_major
-from torch_pru.ops.spec import LayerSpec, LayerWeights
+from torch_pru.ops.spec import LayerSpec, LayerWeights, TransformSpec
 
 
 class FrozenLayer(nn.Module):
@@ -23,7 +23,7 @@ class FrozenLayer(nn.Module):
     Attributes:
         input: (1, 4, M, N), the input transform as one matrix; None if it is not linear. On a GPU the gates
             of a unit are adjacent in memory.
-        context: (G, 4, D, D), contiguous; None if the context is not linear.
+        context: (G, 4, D, D), in the layout that the backend reads; None if the context is not linear.
         bias: (4, M) or None; as wide as the sums it is added to, whatever the products are in.
     """
 
@@ -44,7 +44,11 @@ class FrozenLayer(nn.Module):
                 dense_matrix(weights.context, spec.context) if spec.context.levels > 1 else weights.context[0]
             )
             by_gate = matrix.detach().to(dtype).view(4, spec.context.groups, -1, matrix.shape[1])
-            self.context = by_gate.transpose(0, 1).contiguous()
+            self.context = by_gate.transpose(0, 1)
+            gates = matrix.new_empty(1, 1, 4, spec.hidden_size, dtype=dtype)
+            arguments = (gates, self.context, self.bias, None, None, None)
+            if backends.choose("recurrence", *arguments, reverse=False).name != "native":
+                self.context = self.context.contiguous()  # copied here, not for every token
 
         def converted(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return tuple(tensor.detach().to(dtype) for tensor in tensors)
@@ -59,10 +63,21 @@ class FrozenLayer(nn.Module):
 
     def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x (T, B, N) and the states (B, M) to the output (T, B, M) and the next states."""
-        if self.input is None:
-            gates = input_gates(x, self.weights, self.spec)
-        else:
-            gates = gate_linear(x, self.input, self.spec.residual)
-        if self.context is None:
-            return recur(gates, self.weights, h, c, spec=self.spec)
-        return recurrence(gates, self.context, self.bias, h, c)
+        if self.input is None or self.context is None:
+            return backends.run("layer", x, self.weights, h, c, None, spec=self.spec, reverse=False)
+        gates = gate_linear(x, self.input, self.spec.residual, eager=is_eager((x,)))
+        return backends.run("recurrence", gates, self.context, self.bias, h, c, None, reverse=False)
+
+    def dense(self) -> tuple[LayerSpec, LayerWeights] | None:
+        """The layer with one matrix for its input, for the piece ``token_model``; None if there is none."""
+        if self.input is None or self.context is None:
+            return None
+        context = self.context.transpose(0, 1).reshape(-1, self.context.shape[-1])
+        bias = None if self.bias is None else self.bias.flatten()
+        hidden = self.spec.hidden_size
+        spec = LayerSpec(
+            TransformSpec(self.spec.input_size, (hidden,)),
+            TransformSpec(hidden, (hidden,), groups=len(self.context)),
+            self.spec.residual,
+        )
+        return spec, LayerWeights((self.input.flatten(0, 2),), (context,), bias)

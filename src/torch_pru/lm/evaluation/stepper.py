@@ -7,6 +7,7 @@ kernels a token, captured as a CUDA graph and replayed.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,11 +18,12 @@ from torch.nn import functional as F
 
 from torch_pru import PRU
 from torch_pru.lm.evaluation.frozen import FrozenLayer
-from torch_pru.lm.evaluation.fused import FusedModel, can_fuse
 from torch_pru.lm.graphs import GraphedFunction, can_capture, on_device
 from torch_pru.lm.model import LanguageModel, State, flat
 from torch_pru.lm.softmax import Softmax, full_precision
+from torch_pru.ops import backends
 from torch_pru.ops.products import SIXTEEN_BITS, product_dtype
+from torch_pru.ops.spec import LayerSpec, LayerWeights
 
 CHUNK = 32
 """Likeliest words that one graph finds: the host looks in once for all of them."""
@@ -64,7 +66,9 @@ class Stepper:
         self.state = self._initial_state()
         self.scores = torch.zeros(1, model.vocabulary_size, device=self.device, dtype=self.wide)
         self.offset = self._offset(model, barred)
-        self.fused = FusedModel(self.model, self.offset) if can_fuse(self.model) else None
+        self._step = functools.partial(_run_model, self.model, self.offset)
+        arguments = (self.model.embedding.weight, self._dense_layers(), self.offset, self._step)
+        self.tokens = backends.run("token_model", *arguments)
         self.token = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.words = torch.zeros(CHUNK, 1, dtype=torch.int64, device=self.device)
         self._read_token, self._find_words = GraphedFunction(graph), GraphedFunction(graph)
@@ -106,32 +110,17 @@ class Stepper:
             return words, torch.cuda.current_stream().record_event() if self.words.is_cuda else None
 
     def _find_likeliest(self) -> None:
-        scores, state = self.scores, self.state
-        if self.fused is not None:
-            self._keep(*self.fused.find(self.words, scores, state))
-            return
-        for word in self.words:
-            torch.argmax(scores, -1, out=word)
-            scores, state = self._run(word, state)
-        self._keep(scores, state)
+        self._keep(*self.tokens.find(self.words, self.scores, self.state))
 
     def _read(self, tokens: Tensor) -> None:
-        self._keep(*self._run(tokens, self.state))
+        read = self.tokens.read if len(tokens) == 1 else self._step
+        self._keep(*read(tokens, self.state))
 
-    def _run(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Scores (1, V) and state after ``tokens`` (T,)."""
-        if self.fused is not None and len(tokens) == 1:
-            return self.fused.read(tokens, state)
-        values, after = self.model.embedding(tokens[:, None]), []
-        for layer, before in zip(self.model.layers, state, strict=True):
-            values, layer_state = _run_layer(layer, values, before)
-            after.append(layer_state)
-        weight, decoder = self.model.embedding.weight, self.model.decoder
-        if isinstance(decoder, Softmax):  # its logits will do
-            scores = _wide_product(values[-1], weight)
-        else:
-            scores = decoder.log_probabilities(values[-1], weight)
-        return scores.add_(self.offset), after
+    def _dense_layers(self) -> list[tuple[LayerSpec, LayerWeights] | None] | None:
+        """The layers as the piece ``token_model`` reads them."""
+        if not isinstance(self.model.decoder, Softmax):
+            return None
+        return [layer.dense() if isinstance(layer, FrozenLayer) else None for layer in self.model.layers]
 
     def _keep(self, scores: Tensor, state: State) -> None:
         """Into the buffers that graphs read from and write to."""
@@ -178,6 +167,20 @@ def frozen(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
         if isinstance(layer, PRU):  # from weights that have lost no digits yet
             result.layers[index] = FrozenLayer(layer.specs[0], layer.weights(0), dtype)
     return result
+
+
+def _run_model(model: LanguageModel, offset: Tensor, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+    """Scores (1, V) and state after ``tokens`` (T,)."""
+    values, after = model.embedding(tokens[:, None]), []
+    for layer, before in zip(model.layers, state, strict=True):
+        values, layer_state = _run_layer(layer, values, before)
+        after.append(layer_state)
+    weight, decoder = model.embedding.weight, model.decoder
+    if isinstance(decoder, Softmax):  # its logits will do
+        scores = _wide_product(values[-1], weight)
+    else:
+        scores = decoder.log_probabilities(values[-1], weight)
+    return scores.add_(offset), after
 
 
 def _run_layer(

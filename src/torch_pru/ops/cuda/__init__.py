@@ -5,19 +5,24 @@ Importing this needs neither a GPU nor cuda-bindings.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torch_pru.ops import dropping
+from torch_pru.ops import dropping, library
+from torch_pru.ops.layer import context_groups, run_layer, unsupported_context
+from torch_pru.ops.products import product_dtype
+from torch_pru.ops.products import transform as input_gates
+from torch_pru.ops.spec import LayerSpec, LayerWeights
 
 from .decoder import add_rows, add_rows_reason, cross_entropy, cross_entropy_reason
 from .launch import device_of, share, unserved
 from .passes import drop_kernel, drop_reason, penalties, penalties_reason
 from .plan import choose, choose_once
-from .recurrence import (
+from .recurrent import (
     backward,
     forward,
     gradients_like,
@@ -25,69 +30,98 @@ from .recurrence import (
     state_gradients_like,
     weight_gradient_like,
 )
+from .token import token_model, token_model_reason
 from .updates import dynamic_update, sgd_update, update_reason
 
 __all__ = [
     "add_rows",
     "backward",
-    "covers",
     "cross_entropy",
     "drop",
     "drop_kernel",
     "dynamic_update",
     "forward",
     "gradients_like",
+    "input_gates",
+    "layer",
     "penalties",
+    "recurrence",
     "saved_like",
     "sgd_update",
     "share",
     "state_gradients_like",
+    "token_model",
     "unsupported_reason",
     "weight_gradient_like",
 ]
 
-_REASONS: dict[str, Callable[..., str | None]] = {
-    "drop": drop_reason,
-    "add_rows": add_rows_reason,
-    "cross_entropy": cross_entropy_reason,
-    "penalties": penalties_reason,
-    "sgd_update": update_reason,
-    "dynamic_update": update_reason,
-}
-
-
-def unsupported_reason(piece: str, *arguments: Any, **options: Any) -> str | None:
-    """Why the kernels cannot run a piece with these arguments, or None."""
-    return _REASONS[piece](*arguments, **options)
-
-
-def drop(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype, *, eager: bool) -> Tensor:
-    """As :func:`torch_pru.ops.reference.drop`."""
-    return dropping.operator(values, mask, keep, dtype, "cuda", eager=eager)
-
-
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def covers(gates: Tensor, weight: Tensor, training: bool) -> str | None:
-    """None when the fused kernels serve this call, else a short reason why not."""
-    if not gates.is_cuda:
-        return f"tensors are on {gates.device.type}, not on a CUDA device"
-    if gates.dtype not in DTYPES:
-        return f"{gates.dtype} gates: the kernels take float32, float16 and bfloat16"
-    if gates.dtype == torch.float32 and not tf32_is_allowed():
-        return "float32 gates while torch.backends.cudnn.allow_tf32 is off: the kernels have TF32's precision"
-    steps, batch, _, _ = gates.shape
-    if steps == 0 or batch == 0:
-        return "there is nothing to do: no steps or no batch"
-    reason = unserved(gates.device.index)
+def recurrence(
+    gates: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    lengths: Tensor | None,
+    *,
+    reverse: bool,
+    eager: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See :func:`torch_pru.ops.recurrence`; weights may be float32 whatever the dtype of gates."""
+    return library.run((gates, weight, bias, h0, c0, lengths, reverse), "cuda", eager)
+
+
+layer = functools.partial(run_layer, recurrence)
+
+
+def layer_reason(
+    x: Tensor,
+    weights: LayerWeights,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    lengths: Tensor | None,
+    *,
+    spec: LayerSpec,
+    **options: Any,
+) -> str | None:
+    reason = unsupported_context(spec)
     if reason is not None:
         return reason
-    device = device_of(gates.device.index)
-    groups, _, size, _ = weight.shape
+    groups, training = (
+        context_groups(spec),
+        _is_training((x, *weights.input, *weights.context, weights.bias, h0, c0)),
+    )
+    return shape_reason(x, product_dtype(x), groups, spec.hidden_size // groups, training)
+
+
+def recurrence_reason(gates: Tensor, weight: Tensor, *others: Tensor | None, **options: Any) -> str | None:
+    training = _is_training((gates, weight, *others))
+    return shape_reason(gates, gates.dtype, weight.shape[0], weight.shape[-1], training)
+
+
+def _is_training(tensors: tuple[Tensor | None, ...]) -> bool:
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def shape_reason(x: Tensor, dtype: torch.dtype, groups: int, size: int, training: bool) -> str | None:
+    """Why the kernels cannot run on x (T, B, …) with gates of ``dtype`` and groups of ``size``, or None."""
+    if not x.is_cuda:
+        return f"tensors are on {x.device.type}, not on a CUDA device"
+    if dtype not in DTYPES:
+        return f"{dtype} gates: the kernels take float32, float16 and bfloat16"
+    if dtype == torch.float32 and not tf32_is_allowed():
+        return "float32 gates while torch.backends.cudnn.allow_tf32 is off: the kernels have TF32's precision"
+    steps, batch = x.shape[:2]
+    if steps == 0 or batch == 0:
+        return "there is nothing to do: no steps or no batch"
+    reason = unserved(x.device.index)
+    if reason is not None:
+        return reason
     plan = choose if torch.compiler.is_compiling() else choose_once
-    for direction in (False, True) if training else (False,):
-        answer = plan(device, size, batch, groups, gates.dtype, direction, steps == 1)
+    for backwards in (False, True) if training else (False,):
+        answer = plan(device_of(x.device.index), size, batch, groups, dtype, backwards, steps == 1)
         if isinstance(answer, str):
             return answer
     return None
@@ -97,3 +131,27 @@ def covers(gates: Tensor, weight: Tensor, training: bool) -> str | None:
 def tf32_is_allowed() -> bool:
     """Whether ``nn.LSTM`` may round to TF32: ``torch.backends.cudnn.allow_tf32`` or its newer names."""
     return torch.backends.cudnn.rnn.fp32_precision == "tf32"  # type: ignore[attr-defined]
+
+
+_REASONS: dict[str, Callable[..., str | None]] = {
+    "layer": layer_reason,
+    "recurrence": recurrence_reason,
+    "drop": drop_reason,
+    "add_rows": add_rows_reason,
+    "cross_entropy": cross_entropy_reason,
+    "penalties": penalties_reason,
+    "token_model": token_model_reason,
+    "sgd_update": update_reason,
+    "dynamic_update": update_reason,
+}
+
+
+def unsupported_reason(piece: str, *arguments: Any, **options: Any) -> str | None:
+    """Why the kernels cannot run a piece with these arguments, or None."""
+    reason = _REASONS.get(piece)  # the other pieces run on any GPU
+    return None if reason is None else reason(*arguments, **options)
+
+
+def drop(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype, *, eager: bool) -> Tensor:
+    """As :func:`torch_pru.ops.reference.drop`."""
+    return dropping.operator(values, mask, keep, dtype, "cuda", eager=eager)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from torch_pru.ops.folding import aligned
 from torch_pru.ops.operators import OnceDifferentiable
 from torch_pru.ops.products import SIXTEEN_BITS, product_dtype
 
@@ -106,7 +107,7 @@ def decoder_operand(weight: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[T
         (padded, E) and (padded,).
     """
     words, width = weight.shape
-    padded = round_up(words, 8)
+    padded = aligned(words)
     operand = torch.empty(padded, width, device=weight.device, dtype=dtype)
     shift = torch.empty(padded, device=weight.device, dtype=dtype)
     launch = pass_over("decoder_operand", _kind(dtype), weight.device)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torch_pru.ops import folding
-from torch_pru.ops.bands import Band, aligned, pooling_levels
+from torch_pru.ops.folding import Band, aligned, pooling_levels
 
 from .launch import at_multiple, launch_on, pass_over, unserved
 from .plan import Launch

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from torch_pru.ops.folding import aligned
 from torch_pru.ops.operators import OnceDifferentiable
 
 from .launch import bits, launch_on, pass_over, unserved
-from .plan import Launch, operand_dtype, round_up
+from .plan import Launch, operand_dtype
 
 LARGEST = 2**31  # elements: the kernels count in 32 bits
 
@@ -159,7 +160,7 @@ def backward_tail(
     size = width // groups
     if h0 is not None:
         h0 = (h0 if h0.dtype == torch.float32 else h0.to(out.dtype)).contiguous()
-    before = out.new_empty(steps, batch, groups, round_up(size, 8), dtype=operand_dtype(out.dtype))
+    before = out.new_empty(steps, batch, groups, aligned(size), dtype=operand_dtype(out.dtype))
     dbias = bias_parts.new_empty(4, width)
     constants = (
         ("BF16", int(out.dtype == torch.bfloat16)),

@@ -1,21 +1,88 @@
-"""One token through a model in a kernel a layer and one for the decoder, at batch 1 and in 16 bits.
+"""One token through a model with one kernel per layer and one for the decoder, at batch 1 and in 16 bits.
 
-A *key* is a word and its score in one int64, such that the largest key is the best word's: the decoder of one
-token leaves the key that the first layer of the next one reads. ``~word`` is a key of any word.
+A dozen small kernels per token would spend most of their time starting up. A *key* is a word and its score in
+one int64, such that the largest key is the best word's: the decoder of one token leaves the key that the
+first layer of the next one reads, on the device. ``~word`` is a key of any word.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torch_pru.ops.folding import aligned
+from torch_pru.ops.products import SIXTEEN_BITS
+from torch_pru.ops.spec import LayerSpec, LayerWeights
+
 from .launch import launch_on, unserved
 from .plan import Launch, ceil_div
+
+State = list[tuple[Tensor, Tensor]]
+Layers = Sequence[tuple[LayerSpec, LayerWeights] | None]
 
 UNITS = 2  # of a block, a warp for each gate; the kernels need groups of an even number of units
 WARPS, WORDS = 8, 2  # of a block of the decoder, and rows of each warp
 LARGEST_ROW = 16384  # elements that shared memory holds
+WORD = 0xFFFFFFFF  # the bits of a key that hold the word, inverted
+
+
+def token_model(embedding: Tensor, layers: Layers | None, offset: Tensor, step: Any) -> TokenModel:
+    """As :func:`torch_pru.ops.reference.token_model`; the kernels replace ``step``."""
+    return TokenModel(embedding, [layer for layer in layers or () if layer is not None], offset)
+
+
+def token_model_reason(embedding: Tensor, layers: Layers | None, offset: Tensor, step: Any) -> str | None:
+    if layers is None or any(layer is None for layer in layers):
+        return "the model does not consist of PRU layers with linear transforms and a softmax"
+    if embedding.dtype not in SIXTEEN_BITS:
+        return f"weights of {embedding.dtype}: the kernels take 16 bits"
+    for spec, _ in filter(None, layers):
+        if spec.hidden_size // spec.groups % 2:
+            return f"groups of {spec.hidden_size // spec.groups} units: the kernels need an even number"
+        if spec.input_size + spec.hidden_size > LARGEST_ROW:
+            return f"rows of {spec.input_size + spec.hidden_size} weights do not fit shared memory"
+    return unserved(embedding.device.index)
+
+
+class TokenModel:
+    """The weights of a model as the kernels read them."""
+
+    def __init__(
+        self, embedding: Tensor, layers: Sequence[tuple[LayerSpec, LayerWeights]], offset: Tensor
+    ) -> None:
+        self.embedding, self.offset = padded(embedding), offset
+        self.layers = []
+        for spec, weights in layers:
+            inputs = weights.input[0].view(4, spec.hidden_size, -1)
+            by_gate = weights.context[0].view(4, spec.groups, -1, weights.context[0].shape[1])
+            bias = None if weights.bias is None else weights.bias.view(4, -1)
+            self.layers.append(TokenLayer(inputs, by_gate.transpose(0, 1), bias, spec.residual))
+
+    def read(self, token: Tensor, state: State) -> tuple[Tensor, State]:
+        keys = torch.zeros(2, dtype=torch.int64, device=token.device)
+        torch.bitwise_not(token, out=keys[:1])
+        return self._step(keys[:1], keys[1:], state)
+
+    def find(self, words: Tensor, scores: Tensor, state: State) -> tuple[Tensor, State]:
+        keys = torch.zeros(len(words) + 1, dtype=torch.int64, device=words.device)
+        torch.bitwise_not(scores.argmax(-1), out=keys[:1])
+        for at in range(len(words)):
+            scores, state = self._step(keys[at : at + 1], keys[at + 1 : at + 2], state)
+        words.copy_((~keys[:-1, None]) & WORD)
+        return scores, state
+
+    def _step(self, key: Tensor, best: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read the word of ``key`` (1,); write the key of the likeliest word after it to ``best`` (1,)."""
+        values = self.embedding
+        after: State = []
+        for layer, (h, c) in zip(self.layers, state, strict=True):
+            values, c = layer(values, None if after else key, h, c)
+            after.append((values, c))
+        return token_scores(values, self.embedding, self.offset, best), after
 
 
 class TokenLayer:
@@ -68,14 +135,7 @@ def token_scores(h: Tensor, weight: Tensor, offset: Tensor, key: Tensor) -> Tens
 
 def padded(rows: Tensor) -> Tensor:
     """(…, n) with zeros up to the next multiple of 8, contiguous: rows then start at 16 bytes."""
-    return F.pad(rows, (0, -rows.shape[-1] % 8)).contiguous()
-
-
-def covers(weight: Tensor, row: int) -> bool:
-    """Whether the kernels serve such weights, and rows of ``row`` elements."""
-    sixteen_bits = weight.dtype in (torch.float16, torch.bfloat16)
-    fitting = weight.is_cuda and sixteen_bits and row <= LARGEST_ROW
-    return fitting and unserved(weight.device.index) is None
+    return F.pad(rows, (0, aligned(rows.shape[-1]) - rows.shape[-1])).contiguous()
 
 
 def layer_launch(inputs: int, size: int, width: int, residual: bool, bf16: bool) -> Launch:

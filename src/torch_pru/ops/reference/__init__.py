@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_pru.ops.reference.recurrence import cell_dtype, layer, recurrence, scan, valid_steps
+from torch_pru.ops.reference.recurrent import (
+    cell_dtype,
+    input_gates,
+    layer,
+    recurrence,
+    scan,
+    valid_steps,
+)
+from torch_pru.ops.reference.tokens import token_model
 from torch_pru.ops.reference.training import (
     add_rows,
     cross_entropy,
@@ -20,11 +28,13 @@ __all__ = [
     "cross_entropy",
     "drop",
     "dynamic_update",
+    "input_gates",
     "layer",
     "penalties",
     "recurrence",
     "scan",
     "sgd_update",
+    "token_model",
     "unsupported_reason",
     "valid_steps",
 ]

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_pru.ops import torch_private as private
-
-SIXTEEN_BITS = (torch.float16, torch.bfloat16)
+from torch_pru.ops.products import SIXTEEN_BITS
 
 
 def full_precision(values: Tensor) -> Tensor:

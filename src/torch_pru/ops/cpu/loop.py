@@ -1,4 +1,4 @@
-"""The recurrence as a loop of PyTorch calls with a hand-written backward, on any device.
+"""The backend ``loop``: PyTorch calls with a hand-written backward, on any device.
 
 What makes it quick: every buffer is made once and written in place, the context product is one
 batched product a step, nothing but gate activations and cell states is kept for the backward, and
@@ -7,14 +7,53 @@ the gradient of the context weight is gathered after the loop, not step by step.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from torch_pru.ops import dropping, library
+from torch_pru.ops.layer import run_layer, unsupported_context
+from torch_pru.ops.products import transform as input_gates
 from torch_pru.ops.reference import cell_dtype, valid_steps
+from torch_pru.ops.reference import drop as drop_kernel
+
+__all__ = ["drop", "drop_kernel", "input_gates", "layer", "recurrence", "unsupported_reason"]
 
 aten = torch.ops.aten
+
+
+def unsupported_reason(piece: str, *arguments: Any, **options: Any) -> str | None:
+    """Only a context that is not linear cannot be run."""
+    return unsupported_context(options["spec"]) if piece == "layer" else None
+
+
+def recurrence(
+    gates: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    lengths: Tensor | None,
+    *,
+    reverse: bool,
+    eager: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See :func:`torch_pru.ops.recurrence`."""
+    dtype, (_, batch, _, hidden) = gates.dtype, gates.shape
+    bias, h0 = (None if x is None else x.to(dtype) for x in (bias, h0))
+    h0, c0 = (gates.new_zeros(batch, hidden) if state is None else state for state in (h0, c0))
+    return library.run((gates, weight.to(dtype), bias, h0, c0, lengths, reverse), "loop", eager)
+
+
+layer = functools.partial(run_layer, recurrence)
+
+
+def drop(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype, *, eager: bool) -> Tensor:
+    """As :func:`torch_pru.ops.reference.drop`; keeps nothing but the mask for the backward pass."""
+    return dropping.operator(values, mask, keep, dtype, "loop", eager=eager)
 
 
 def saved_like(gates: Tensor, save: bool, slots: int | None = None) -> tuple[Tensor, Tensor]:

@@ -1,14 +1,13 @@
-"""A unit of linear transforms as the one LSTM that it is, run by PyTorch's own on a CPU.
+"""The backend ``lstm``: a layer with linear transforms as an LSTM, run by PyTorch's own kernel on a CPU.
 
-As an LSTM, levels are folded into one matrix and groups are filled up with zeros: more to multiply, but all
-steps are one call, where the loop pays for a dozen calls a step. That is quicker for few units, and where
-there is one group, so that nothing is multiplied by zero.
+Levels are folded into one matrix and groups are filled up with zeros: more to multiply, but all steps are one
+call, where the loop makes a dozen calls per step. That is faster for few units, and with one group, where
+nothing is multiplied by zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,9 +15,11 @@ from torch.autograd import Function
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from torch_pru.ops import torch_private as private
+from torch_pru.ops.dense import lstm_matrices
 from torch_pru.ops.library import ONCE
-from torch_pru.ops.operators import OnceDifferentiable, is_eager
+from torch_pru.ops.operators import OnceDifferentiable
 from torch_pru.ops.products import product_dtype
+from torch_pru.ops.spec import LayerSpec, LayerWeights
 
 FEW_UNITS = 128
 # What is done before the first step must pay: folding, and for many units oneDNN's own order of the weights.
@@ -33,16 +34,46 @@ class Weights(NamedTuple):
     biases: tuple[Tensor, ...]
 
 
-def is_quicker(x: Tensor, hidden_size: int, groups: int, parameters: Iterable[Tensor]) -> bool:
-    """Whether a unit of linear transforms over x (T, B, N) on a CPU is quicker as an LSTM than in a loop."""
-    if not is_eager((x, *parameters)) or product_dtype(x) != torch.float32:
-        return False
+def unsupported_reason(
+    piece: str, x: Tensor, *others: Any, spec: LayerSpec, eager: bool, **options: Any
+) -> str | None:
+    if not eager:
+        return "a compiler, tracer, transform, mode or tensor subclass is involved"
+    if not spec.is_linear:
+        return "the transforms are not linear"
+    if product_dtype(x) != torch.float32:
+        return f"products are computed in {product_dtype(x)}, not in float32"
+    if not is_faster(x, spec):
+        return (
+            f"{spec.hidden_size} units in {spec.groups} groups over {x.shape[0]} steps are faster in a loop"
+        )
+    return None
+
+
+def is_faster(x: Tensor, spec: LayerSpec) -> bool:
+    """Whether a layer with linear transforms over x (T, B, N) is faster as an LSTM than in a loop."""
     steps, batch, _ = x.shape
-    enough = steps >= (FEWEST_STEPS if hidden_size <= FEW_UNITS else FEWEST_STEPS_OF_MANY_UNITS)
+    enough = steps >= (FEWEST_STEPS if spec.hidden_size <= FEW_UNITS else FEWEST_STEPS_OF_MANY_UNITS)
     most_units = FEW_UNITS if torch.is_grad_enabled() else 2 * FEW_UNITS  # of several groups
-    enough = enough and (groups == 1 or hidden_size <= most_units)
+    enough = enough and (spec.groups == 1 or spec.hidden_size <= most_units)
     onednn = torch.backends.mkldnn.is_available() and private.onednn_is_enabled()
     return enough and batch > 0 and onednn
+
+
+def layer(
+    x: Tensor,
+    weights: LayerWeights,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    lengths: Tensor | None,
+    *,
+    spec: LayerSpec,
+    reverse: bool,
+    eager: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As :func:`torch_pru.ops.reference.layer`. With ``lengths``, the longest sequence comes first."""
+    biases = () if weights.bias is None else (weights.bias, torch.zeros_like(weights.bias))
+    return run(x, h0, c0, Weights(*lstm_matrices(weights, spec), biases), lengths, reverse)
 
 
 def run(

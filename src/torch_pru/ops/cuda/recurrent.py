@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torch_pru.ops.folding import aligned
+
 from .launch import at_multiple, device_of, launch_on
 from .passes import backward_tail, gradient_scale
-from .plan import Launch, choose_once, operand_dtype, round_up
+from .plan import Launch, choose_once, operand_dtype
 
 
 def saved_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -161,7 +163,7 @@ def weight_gradient(
 def weight_gradient_like(weight: Tensor) -> Tensor:
     """Unwritten gradient of weight (G, 4, D, D): a view of (G, D, 4, padded), as the product leaves it."""
     groups, _, size, _ = weight.shape
-    return _by_gate(weight.new_empty(groups, 4 * size, round_up(size, 8)), size)
+    return _by_gate(weight.new_empty(groups, 4 * size, aligned(size)), size)
 
 
 def _by_gate(product: Tensor, size: int) -> Tensor:

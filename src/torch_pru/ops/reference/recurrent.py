@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from torch_pru.ops.spec import LayerSpec, LayerWeights
+from torch_pru.ops.spec import LayerSpec, LayerWeights, TransformSpec
 
 
 def cell_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -80,14 +80,34 @@ def recurrence(
     gates: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    h0: Tensor,
-    c0: Tensor,
-    lengths: Tensor | None = None,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    lengths: Tensor | None,
     *,
     reverse: bool = False,
+    eager: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same function as :func:`torch_pru.ops.recurrence`, in plain PyTorch."""
+    """See :func:`torch_pru.ops.recurrence`."""
+    weight, bias = weight.to(gates.dtype), None if bias is None else bias.to(gates.dtype)
+    h0, c0 = _or_zeros(gates, h0, c0)
     return scan(gates, grouped_context(weight, bias), h0, c0, lengths, reverse=reverse)
+
+
+def input_gates(
+    x: Tensor,
+    matrices: Sequence[Tensor],
+    kernels: Sequence[Tensor],
+    *,
+    spec: TransformSpec,
+    gates: int = 4,
+    residual: bool = False,
+    eager: bool = False,
+) -> Tensor:
+    """A transform of x (…, N), without a bias: (…, gates, M). With ``residual`` x is added to every gate."""
+    from torch_pru.cell import transform
+
+    y = transform(x, matrices, spec, kernels, gates)
+    return (y + x.unsqueeze(-2)).to(y.dtype) if residual else y
 
 
 def layer(
@@ -99,6 +119,7 @@ def layer(
     *,
     spec: LayerSpec,
     reverse: bool = False,
+    eager: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A layer over x (T, B, N) by the functions of :mod:`torch_pru.cell`; the input's gates all at once."""
     from torch_pru.cell import context_gates, input_gates
@@ -108,6 +129,11 @@ def layer(
     def context(h: Tensor) -> Tensor:
         return context_gates(h, weights, spec).to(gates.dtype)
 
-    zeros = gates.new_zeros(x.shape[1], spec.hidden_size)
-    h0, c0 = (zeros if state is None else state for state in (h0, c0))
+    h0, c0 = _or_zeros(gates, h0, c0)
     return scan(gates, context, h0, c0, lengths, reverse=reverse)
+
+
+def _or_zeros(gates: Tensor, h0: Tensor | None, c0: Tensor | None) -> tuple[Tensor, Tensor]:
+    """States (B, M) for gates (T, B, 4, M), zero where they were not given."""
+    zeros = gates.new_zeros(gates.shape[1], gates.shape[3])
+    return zeros if h0 is None else h0, zeros if c0 is None else c0
