@@ -41,10 +41,10 @@ COMMANDS: dict[str, list[str]] = {
 
 def rewrite(change: Callable[[bytes], bytes]) -> Callable[[Path, Path], None]:
     def apply(path: Path, outside: Path) -> None:
-        if path.is_file():
-            path.write_bytes(change(path.read_bytes()))
-        else:
+        if path.is_dir():
             shutil.rmtree(path)
+        else:
+            path.write_bytes(change(path.read_bytes() if path.exists() else b"{}\n"))
 
     return apply
 
