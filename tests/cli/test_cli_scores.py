@@ -71,7 +71,7 @@ def test_a_score_in_the_midst_of_training_is_not_kept(copy: Path, monkeypatch: p
     with locked(copy):
         status, shown, errors = invoke("evaluate", copy)
     assert (status, "valid, static" in shown) == (0, True)
-    assert errors.startswith("not kept: another process is at work on the run")
+    assert errors.startswith("not recorded: another process is at work on the run")
     assert not (copy / "scores.json").exists()
 
 
@@ -92,7 +92,7 @@ def test_a_folder_that_cannot_be_written_to_is_evaluated_all_the_same(copy: Path
     status, shown, errors = invoke("evaluate", copy, "--cache", "--tune", "--tune-tokens", 30)
     assert status == 0
     assert "tuned on validation" in shown
-    assert errors.splitlines() == [f"not kept: cannot write {copy / 'lock'}: Is a directory"] * 2
+    assert errors.splitlines() == [f"not recorded: cannot write {copy / 'lock'}: Is a directory"] * 2
 
 
 def test_scores_of_float64_weights_say_so(recipe: Path, tmp_path: Path) -> None:

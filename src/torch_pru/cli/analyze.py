@@ -14,16 +14,19 @@ from torch_pru.cli.progress import bar
 
 def analyze(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, shown side by side.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the figures go.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the figures.")],
     sentence: Annotated[
         list[str] | None,
         typer.Option(
-            help="For saliency, with the word to predict in brackets (without: the last); may be repeated.",
+            help="Sentence for saliency, with the word to predict in brackets; may be repeated.",
             show_default="the paper's five, or some of the validation text",
         ),
     ] = None,
     top1: Annotated[
-        bool, typer.Option("--top1", help="Saliency of each model's own first guess, not of the reference.")
+        bool,
+        typer.Option(
+            "--top1", help="Show the saliency of each model's own first guess instead of the given word."
+        ),
     ] = False,
     only: Annotated[
         list[str] | None,
@@ -37,9 +40,10 @@ def analyze(
 ) -> None:
     """Draw the paper's analyses of runs.
 
-    Figures as SVG and PNG, their numbers as JSON, and one HTML page.
+    Writes figures (SVG and PNG), their numbers (JSON) and one HTML page. What cannot be made is left out, and
+    the page says what is missing.
 
-    Curves and sweep need no weights: copies of run folders will do for --only curves --only sweep.
+    Curves and sweep need no weights, so copies of run folders without weights are enough for them.
     """
     from torch_pru.analysis import analyze as write_analyses
     from torch_pru.lm.device import choose_device

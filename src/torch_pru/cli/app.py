@@ -33,7 +33,7 @@ from torch_pru.errors import PRUError
 
 
 class Commands(TyperGroup):
-    """Turns errors into one line and a status: 2 for a PRUError, 1 for what the system refuses otherwise."""
+    """Turns errors into one line and an exit status: 2 for a PRUError, 1 for errors of the system."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
@@ -74,8 +74,8 @@ def status_of(error: Exception) -> int | None:
 app = typer.Typer(
     name="pru",
     cls=Commands,
-    help="Train, evaluate and sample word language models of pyramidal recurrent units.",
-    epilog="Begin with: pru train",
+    help="Train, evaluate and use language models of pyramidal recurrent units (PRUs) and LSTMs.",
+    epilog="Start with: pru train",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -113,9 +113,7 @@ def show_version(wanted: bool) -> None:
 
 @app.callback()
 def common(
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where in the code an error came from.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
         bool,
         typer.Option("--version", is_eager=True, callback=show_version, help="Show the version and exit."),

@@ -1,4 +1,4 @@
-"""What runs would be refused for, found before the first of them begins: not tomorrow, after the others."""
+"""Checks of all runs of a command before the first one starts."""
 
 from __future__ import annotations
 

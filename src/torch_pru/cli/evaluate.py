@@ -25,37 +25,45 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Score this instead, cut into words as the run's corpus is.",
+            help="Score this file instead, split into tokens as the run's corpus was.",
         ),
     ] = None,
-    dynamic: Annotated[bool, typer.Option("--dynamic", help="Also with dynamic evaluation.")] = False,
-    cache: Annotated[bool, typer.Option("--cache", help="Also with a continuous cache.")] = False,
+    dynamic: Annotated[
+        bool,
+        typer.Option(
+            "--dynamic", help="Also score with weights that adapt to the text (dynamic evaluation)."
+        ),
+    ] = False,
+    cache: Annotated[
+        bool, typer.Option("--cache", help="Also score with a memory of recent words (continuous cache).")
+    ] = False,
     tune: Annotated[
         bool,
         typer.Option(
-            "--tune", help="First choose their settings on validation; the run keeps and uses them."
+            "--tune", help="First choose the settings of both on the validation text, and record them."
         ),
     ] = False,
     tune_tokens: Annotated[
         int | None,
         typer.Option(
-            min=2, help="How much of validation --tune reads, once for each setting.", show_default="30000"
+            min=2, help="Validation tokens that --tune reads for each setting.", show_default="30000"
         ),
     ] = None,
     batch: Annotated[
-        int, typer.Option(min=1, help="Columns read side by side; reported scores are at 1.")
+        int, typer.Option(min=1, help="Pieces of text read side by side; scores are recorded at 1.")
     ] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     precision: Annotated[
-        str, typer.Option(help="Of the products: float32; bfloat16 and float16 are quick on a GPU.")
+        str,
+        typer.Option(help="Compute precision: float32, bfloat16 or float16; 16 bits are faster on a GPU."),
     ] = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score a text with a run.
 
-    The perplexity of the run's best weights. At batch 1 every predicted token counts, N - 1 of a split.
+    Prints the perplexity of the run's best weights over every token but the first.
 
-    Scores of a split at batch 1 are kept in the run's scores.json, for pru report.
+    Scores of a split at batch 1 are recorded in the run's scores.json, for pru report.
     """
     from torch_pru.lm.evaluation import Evaluation
     from torch_pru.lm.evaluation.evaluation import PRECISIONS
@@ -93,7 +101,7 @@ def check_options(
     if split is not None:
         check_choice("--split", split, ("valid", "test"))
     if split is not None and text is not None:
-        raise PRUError("--split and --text exclude each other: score a split of the run's corpus, or a file")
+        raise PRUError("--split and --text exclude each other: give a split of the run's corpus or a file")
     if tune and not methods:
         raise PRUError("--tune chooses the settings of --dynamic or --cache; give one of them")
     if tune_tokens is not None and not tune:
@@ -103,11 +111,11 @@ def check_options(
 
 
 def keep(work: Evaluation, split: str = "", found: Mapping[str, dict[str, Any]] | None = None) -> None:
-    """Let the run keep what was tuned and found; where it cannot, say so: what was found is shown anyway."""
+    """Record what was tuned and found in the run folder; if that fails, say so."""
     try:
         stay = work.record(split, found)
     except PRUError as error:
-        messages().print(f"not kept: {error}", soft_wrap=True)
+        messages().print(f"not recorded: {error}", soft_wrap=True)
         return
     for method in stay:
         kept = work.scores.results[method][split].get("precision", "float32")

@@ -16,9 +16,10 @@ from torch_pru.cli.settings import SET_HELP, parse_settings
 def resume(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of interrupted runs.")],
 ) -> None:
-    """Go on with interrupted runs.
+    """Continue interrupted runs.
 
-    Each from its last checkpoint; on a GPU several at the same time. A finished run is left as it is.
+    Each run continues from its last checkpoint; on a GPU several train at the same time. Finished runs are
+    left unchanged.
     """
     from torch_pru.lm import training
     from torch_pru.lm.run import RunFolder
@@ -40,12 +41,12 @@ def finetune(
         typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP),
     ] = None,
 ) -> None:
-    """Take finished runs further.
+    """Finetune finished runs.
 
-    The paper's second stage, from each RUN into RUN-finetuned: rounds of averaged SGD, repeated while
-    validation improves. On a GPU several runs at the same time.
+    The paper's second stage: training continues with averaged weights, in rounds, as long as validation
+    improves. The result of each RUN goes to RUN-finetuned. On a GPU several train at the same time.
 
-    Settings are the run's, with what its recipe changes under [finetuning]; --set comes on top.
+    The settings are those of the run, with the changes in its recipe's [finetuning] section and in --set.
     """
     from torch_pru.lm import training
     from torch_pru.lm.recipe import finetuning_settings

@@ -21,7 +21,8 @@ def settings(
 ) -> None:
     """List the settings of a recipe.
 
-    All that --set can change, as TOML with what each setting means: redirected to a file it is a recipe.
+    Prints everything that --set can change, as TOML with an explanation of each setting. Redirected to a
+    file, the output is a recipe.
     """
     from torch_pru.lm.recipe import load_recipe, settings_text
 

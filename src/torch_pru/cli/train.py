@@ -38,7 +38,7 @@ Minutes = Annotated[
     float | None, typer.Option(min=0.1, help="Stop after this many minutes.", show_default="10 with --text")
 ]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the training text.")]
-Unit = Annotated[str | None, typer.Option(help="pru or lstm.")]
+Unit = Annotated[str | None, typer.Option(help="Recurrent unit: pru or lstm.")]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the run folders go.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...", show_default="auto")]
@@ -61,7 +61,7 @@ def train(
     groups: Annotated[int | None, typer.Option(min=1, help="g, groups of the PRU's context.")] = None,
     epochs: Epochs = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Pieces of text read side by side.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the random numbers.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the random numbers.")] = None,
     seeds: Annotated[
         int, typer.Option(min=1, metavar="N", help="Train N times: with seed, seed + 1, ...")
     ] = 1,

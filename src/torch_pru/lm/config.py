@@ -73,7 +73,7 @@ class ModelConfig:
     unit: str = setting(
         "pru", "recurrent unit: pru, lstm (nn.LSTM), or fused-lstm (the same unit on the PRU's kernels)"
     )
-    embedding: int = setting(400, "E, size of the word vectors, tied with the decoder's")
+    embedding: int = setting(400, "E, size of the word vectors, which are also the weights of the decoder")
     hidden: tuple[int, ...] = setting(
         (1150, 1150, 400),
         "size of each layer's output, first layer first; the last is E, because the decoder is tied "
@@ -83,11 +83,17 @@ class ModelConfig:
     groups: int = setting(1, "g, groups of the PRU's context transform")
     input_groups: int = setting(1, "groups of the PRU's input transform, or of each pyramid level")
     pooling: str = setting("average", "sub-sampling between levels: average, max, skip or convolution")
-    level_split: str = setting("halving", "sizes of the levels' outputs: halving (tables) or equal (text)")
-    pool_window: int | tuple[int, ...] = setting(3, "sub-sampling window, or one a level")
-    residual: str | bool = setting("auto", "input added to all gates: auto (where sizes match), true, false")
-    input_transform: str = setting("pyramidal", "of the PRU's input: linear, grouped or pyramidal")
-    context_transform: str = setting("grouped", "of the PRU's context: linear, grouped or pyramidal")
+    level_split: str = setting(
+        "halving", "output sizes of the levels: halving (the paper's tables) or equal (its text)"
+    )
+    pool_window: int | tuple[int, ...] = setting(3, "sub-sampling window, or a list with one per level")
+    residual: str | bool = setting(
+        "auto", "add the input to all gates: auto (if the sizes match), true or false"
+    )
+    input_transform: str = setting("pyramidal", "transform of the PRU's input: linear, grouped or pyramidal")
+    context_transform: str = setting(
+        "grouped", "transform of the PRU's context: linear, grouped or pyramidal"
+    )
     init: str = setting("authors", "initial weights of the PRU: authors, orthogonal or lstm")
     experts: int = setting(1, "softmaxes in the mixture; 1 is the plain softmax")
 
@@ -107,7 +113,7 @@ class ModelConfig:
         for name in ("embedding", "levels", "groups", "input_groups", "experts"):
             check_positive(name, getattr(self, name))
         if not self.hidden:
-            raise PRUError("hidden=[] has no layer; give one size a layer, as in hidden=[1400, 1400, 400]")
+            raise PRUError("hidden=[] has no layer; give one size per layer, as in hidden=[1400, 1400, 400]")
         for size in self.hidden:
             check_positive("hidden", size)
         if self.experts == 1 and self.hidden[-1] != self.embedding:
@@ -151,23 +157,25 @@ PRU_SETTINGS = frozenset(item.name for item in dataclasses.fields(ModelConfig)) 
 
 @dataclass(frozen=True)
 class RegularisationConfig:
-    """What keeps the network from learning its text by heart. The defaults are AWD-LSTM's for PTB.
+    """Regularisation, against overfitting. The defaults are AWD-LSTM's for the Penn Treebank.
 
     Example:
         >>> RegularisationConfig(variational=False, embedding_dropout=0.0, weight_drop=0.0).temporal
         1.0
     """
 
-    input_dropout: float = setting(0.4, "share of the embedding's output that is dropped")
-    hidden_dropout: float = setting(0.25, "share of the output dropped between layers")
-    output_dropout: float = setting(0.4, "share of the last layer's output that is dropped")
-    latent_dropout: float = setting(0.0, "share dropped of the vectors of a mixture of softmaxes")
-    embedding_dropout: float = setting(0.1, "share of word types dropped from a window's input")
-    weight_drop: float = setting(0.5, "share of hidden-to-hidden weights dropped from a window")
-    variational: bool = setting(True, "one mask for all steps of a window; false: a mask for each step")
+    input_dropout: float = setting(0.4, "dropout probability of the embedding's output")
+    hidden_dropout: float = setting(0.25, "dropout probability between layers")
+    output_dropout: float = setting(0.4, "dropout probability of the last layer's output")
+    latent_dropout: float = setting(0.0, "dropout probability inside a mixture of softmaxes")
+    embedding_dropout: float = setting(
+        0.1, "probability that a word is dropped from the whole input of a window"
+    )
+    weight_drop: float = setting(0.5, "dropout probability of the hidden-to-hidden weights, per window")
+    variational: bool = setting(True, "use one dropout mask for all steps of a window; false: one per step")
     activation: float = setting(2.0, "alpha of AR: penalty on the square of the dropped output")
     temporal: float = setting(1.0, "beta of TAR: penalty on the square of the raw output's change")
-    weight_decay: float = setting(1.2e-6, "coupled (L2) weight decay over all weights")
+    weight_decay: float = setting(1.2e-6, "L2 weight decay of all weights")
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -180,41 +188,43 @@ class RegularisationConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How the weights are found.
+    """How the model is trained.
 
     Example:
         >>> TrainingConfig(epochs=500, early_stop_from=200).learning_rate
         30.0
     """
 
-    batch: int = setting(20, "B, columns of text read side by side, over all processes")
-    window: int = setting(70, "usual number of steps of a window; each window's length is random")
+    batch: int = setting(20, "B, columns of text read side by side, in all processes together")
+    window: int = setting(70, "usual number of steps per window; the length of each window is random")
     rotate_columns: bool = setting(
-        False, "begin each column of text at a random place and wrap round, another place every epoch"
+        False, "start each column of text at a random place, a new one every epoch, and wrap around"
     )
-    epochs: int = setting(500, "passes over the training text; of finetuning, at most so many")
+    epochs: int = setting(500, "passes over the training text; for finetuning, the largest number of passes")
     minutes: float = setting(0.0, "stop after this many minutes of training; 0 for no limit")
     cooldown: float = setting(
         0.0, "last share of the training during which the learning rate falls linearly to 0; 0 for none"
     )
     early_stop_from: int = setting(
-        0, "from this epoch on, end training after trigger_window epochs without a new best; 0 for never"
+        0, "from this epoch on, stop after trigger_window epochs without improvement; 0 for never"
     )
-    learning_rate: float = setting(30.0, "of a window of the usual length; a window scales it by its own")
-    clip: float = setting(0.25, "largest norm of the gradient; a longer one is shortened to it")
-    trigger_window: int = setting(5, "validation losses that the averaging trigger leaves out of account")
-    valid_batch: int = setting(10, "columns of the validation after each epoch, which only steers training")
-    seed: int = setting(1, "of the initial weights, the windows and the masks")
+    learning_rate: float = setting(
+        30.0, "learning rate of a window of usual length; it is scaled with the length"
+    )
+    clip: float = setting(0.25, "gradients are clipped to this norm")
+    trigger_window: int = setting(5, "number of most recent epochs that the non-monotonic trigger ignores")
+    valid_batch: int = setting(10, "batch size of the validation after each epoch")
+    seed: int = setting(1, "seed of the initial weights, the window lengths and the dropout masks")
     precision: str = setting(
         "auto",
-        "of the products: float32, bfloat16, float16, float64, or auto: bfloat16 on a GPU that has it, "
-        "else float32",
+        "compute precision: float32, bfloat16, float16, float64, or auto: bfloat16 on a GPU that supports "
+        "it, else float32",
     )
-    device: str = setting("auto", "auto, cpu, cuda, cuda:1, ...; auto takes a GPU where there is one")
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, ...; auto uses a GPU if there is one")
     graphs: bool = setting(True, "on a GPU, replay each training step as a CUDA graph (not with nn.LSTM)")
-    log_steps: int = setting(50, "steps between looks at the loss; the host waits for the device only there")
-    checkpoint_minutes: float = setting(10.0, "minutes between checkpoints; 0 for none by the clock")
-    checkpoint_steps: int = setting(0, "steps between checkpoints; 0 for none by the count")
+    log_steps: int = setting(50, "steps between reports of the loss")
+    checkpoint_minutes: float = setting(10.0, "minutes between checkpoints; 0 to disable")
+    checkpoint_steps: int = setting(0, "steps between checkpoints; 0 to disable")
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -291,7 +301,7 @@ def section_of() -> dict[str, str]:
 
 
 def is_text(key: str) -> bool:
-    """Whether a setting is always a text.
+    """Whether a setting is always a string.
 
     Example:
         >>> is_text("corpus"), is_text("epochs"), is_text("residual")  # the last may be true or false, too
@@ -349,14 +359,14 @@ def second_stage(config: Config, changes: Mapping[str, Any] | None = None) -> Co
     for key, value in changes.items():
         if section_of().get(key) in ("data", "model"):
             raise PRUError(
-                f"{key}={value!r} cannot change: finetuning goes on with the model and the text of the run; "
+                f"{key}={value!r} cannot change: finetuning keeps the model and the text of the run; "
                 f"it can change settings of regularisation and training"
             )
     return build_config(config.name, flat_settings(config) | changes)
 
 
 def check_types(section: object) -> None:
-    """Refuse a value of the wrong kind; a whole number may stand for a float."""
+    """Refuse a value of the wrong type; an integer is accepted as a float."""
     for name, expected in typing.get_type_hints(type(section)).items():
         value = getattr(section, name)
         kinds = typing.get_args(expected) if isinstance(expected, types.UnionType) else (expected,)
@@ -380,7 +390,7 @@ def check_size(name: str, value: object) -> None:
 
 
 def check_encodable(name: str, value: str) -> None:
-    """Refuse a text that cannot be written to config.toml: a path in another encoding."""
+    """Refuse a string that cannot be written to config.toml: a path in another encoding."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -389,4 +399,4 @@ def check_encodable(name: str, value: str) -> None:
         ) from None
 
 
-_KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", tuple: "a list"}
+_KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false", tuple: "a list"}

@@ -106,7 +106,7 @@ def plan_training(
     for size in range(largest, smallest - 1, -1):
         settings = settings_for(corpus, SIZES[size], tokens, held_out) | {"device": device}
         speed = training_speed(build_config("plan", settings), vocabulary_size)
-        available = max(0.6 * seconds, seconds - 4 * held_out / speed)  # one validation and two scores
+        available = max(0.4 * seconds, seconds - 4 * held_out / speed)  # one validation and two scores
         passes = speed * available / tokens
         if passes >= enough:
             break

@@ -39,9 +39,9 @@ def test_settings_survive_a_round_trip() -> None:
     ("settings", "said"),
     [
         ({"epoch": 3}, "'epoch' is not a setting; did you mean 'epochs'?"),
-        ({"epochs": 0}, "epochs=0 must be a whole number of at least 1"),
-        ({"epochs": 2.5}, "epochs=2.5 must be a whole number"),
-        ({"epochs": True}, "epochs=True must be a whole number"),
+        ({"epochs": 0}, "epochs=0 must be an integer of at least 1"),
+        ({"epochs": 2.5}, "epochs=2.5 must be an integer"),
+        ({"epochs": True}, "epochs=True must be an integer"),
         ({"weight_drop": 1.0}, "weight_drop=1.0 must be a number in [0, 1)"),
         ({"variational": 1}, "variational=1 must be true or false"),
         ({"precision": "bf16"}, "precision='bf16' is not known; use one of 'float32', 'bfloat16'"),
@@ -91,7 +91,7 @@ def test_finetuning_changes_what_its_section_says_and_nothing_else() -> None:
     [
         ({"hidden_dropot": 0.3}, "[finetuning] 'hidden_dropot' is not a setting; did you mean"),
         ({"hidden_dropout": 1.5}, "[finetuning] hidden_dropout=1.5 must be a number in [0, 1)"),
-        ({"embedding": 200}, "[finetuning] embedding=200 cannot change: finetuning goes on with the model"),
+        ({"embedding": 200}, "[finetuning] embedding=200 cannot change: finetuning keeps the model"),
         ({"corpus": "ptb"}, "[finetuning] corpus='ptb' cannot change"),
     ],
 )

@@ -255,7 +255,7 @@ def test_bad_recipes_are_refused_with_file_and_key(tmp_path: Path) -> None:
     assert "[model]" in refused(tmp_path, "[training]\ngroups = 3\n")
     assert "did you mean 'training'?" in refused(tmp_path, "[trainin]\nepochs = 3\n")
     assert "belongs under [training]" in refused(tmp_path, "epochs = 3\n")
-    assert "epochs='3' must be a whole number" in refused(tmp_path, '[training]\nepochs = "3"\n')
+    assert "epochs='3' must be an integer" in refused(tmp_path, '[training]\nepochs = "3"\n')
     said = refused(tmp_path, "[finetuning]\nhidden_dropot = 0.3\n")
     assert "[finetuning] 'hidden_dropot' is not a setting; did you mean 'hidden_dropout'?" in said
     assert "[finetuning] groups=2 cannot change" in refused(tmp_path, "[finetuning]\ngroups = 2\n")

@@ -29,7 +29,7 @@ from torch_pru.lm.data.vocabulary import Vocabulary
 FORMAT = 1  # of the folder; part of the name of a text's corpus, so that a new format is prepared anew
 
 HELD_OUT = 0.05  # share of the text for validation, and as much for test
-MOST_HELD_OUT = 50_000  # tokens; more would only take longer to score
+MOST_HELD_OUT = 30_000  # tokens; more would only take longer to score
 CYCLE = 40_000  # tokens; each cycle of the text gives a stretch to validation and one to test
 MOST_CYCLES = 50
 FEWEST_TOKENS = 500
@@ -85,7 +85,7 @@ def prepare_text(
     """Prepare text files for training, or find what was prepared from the same text before.
 
     Stretches of the text, spread over all of it, are set aside for validation and test: 5% each, and no more
-    than 50,000 tokens. A folder with ``train.txt``, ``valid.txt`` and ``test.txt`` keeps its own parts. The
+    than 30,000 tokens. A folder with ``train.txt``, ``valid.txt`` and ``test.txt`` keeps its own parts. The
     vocabulary comes from the training part alone; words that it has only once become ``<unk>``.
 
     Args:
