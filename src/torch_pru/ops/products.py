@@ -58,12 +58,13 @@ def _level(
         ]
         return _concatenate_units(parts, unit_major)
     [weight] = blocks
-    features = weight.shape[1]
+    rows, features = weight.shape
+    units = rows // (gates * groups)
     by_group = x.reshape(-1, groups, features).transpose(0, 1)  # (g, rows, n/g)
-    weight = weight.view(gates, groups, -1, features).transpose(0, 1)  # (g, gates, m/g, n/g)
-    y = by_group @ weight.reshape(groups, -1, features).transpose(1, 2)
-    y = y.view(groups, by_group.shape[1], gates, -1).permute(1, 2, 0, 3)
-    return y.reshape(*x.shape[:-1], gates, -1)
+    weight = weight.view(gates, groups, units, features).transpose(0, 1)
+    y = by_group @ weight.reshape(groups, gates * units, features).transpose(1, 2)
+    y = y.view(groups, by_group.shape[1], gates, units).permute(1, 2, 0, 3)
+    return y.reshape(*x.shape[:-1], gates, groups * units)
 
 
 def gate_linear(x: Tensor, weight: Tensor, residual: bool = False, *, eager: bool) -> Tensor:

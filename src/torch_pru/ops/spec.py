@@ -65,6 +65,8 @@ class TransformSpec(NamedTuple):
 
     def is_uneven(self, level: int) -> bool:
         """Whether ``groups`` does not divide the sizes of a level."""
+        if self.groups == 1:
+            return False
         return bool(self.level_features[level] % self.groups or self.level_sizes[level] % self.groups)
 
     def matrix_shapes(self, gates: int) -> tuple[tuple[int, int], ...]:
@@ -92,6 +94,8 @@ class TransformSpec(NamedTuple):
 
     def matrices_by_level(self, matrices: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
         """The matrices of each level: one, or one per group of an uneven level."""
+        if len(matrices) == self.levels:
+            return [(matrix,) for matrix in matrices]
         rest = iter(matrices)
         counts = (self.groups if self.is_uneven(level) else 1 for level in range(self.levels))
         return [tuple(next(rest) for _ in range(count)) for count in counts]
