@@ -12,7 +12,11 @@ import torch_pru
 
 MODULES = sorted(module.name for module in pkgutil.walk_packages(torch_pru.__path__, "torch_pru."))
 
-EXTRAS = {"torch_pru.hf": "transformers", "torch_pru.onnx": "onnxscript"}
+EXTRAS = {
+    "torch_pru.hf": "transformers",
+    "torch_pru.hf.harness": "lm_eval",
+    "torch_pru.onnx": "onnxscript",
+}
 """Parts of the package that need another package."""
 
 

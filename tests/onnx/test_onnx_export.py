@@ -154,6 +154,36 @@ def test_what_is_refused():
         export(PRU(24, 24))
 
 
+class Doubled(nn.Module):
+    """A PRU and an operator that nobody has translated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = PRU(24, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.torch_pru_tests.twice(self.rnn(x)[0])
+
+
+def test_an_unknown_operator_is_named_and_can_be_translated():
+    @torch.library.custom_op("torch_pru_tests::twice", mutates_args=())
+    def twice(x: Tensor) -> Tensor:
+        return x * 2
+
+    twice.register_fake(torch.empty_like)
+    operator = torch.ops.torch_pru_tests.twice.default
+    x = torch.randn(7, 3, 24)
+    message = r"^torch\.ops\.torch_pru_tests\.twice\.default has no translation to ONNX; give one in"
+    with pytest.raises(PRUError, match=message):
+        export(Doubled(), (x,))
+    from onnxscript import opset18 as op
+
+    model = Doubled()
+    found = session(export(model, (x,), custom_translation_table={operator: lambda x: op.Add(x, x)}))
+    (result,) = found.run(None, {found.get_inputs()[0].name: x.numpy()})
+    assert np.abs(result - model.eval()(x).detach().numpy()).max() <= 1e-5
+
+
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     for name in [name for name in sys.modules if name.startswith("torch_pru.onnx")]:
         monkeypatch.delitem(sys.modules, name)

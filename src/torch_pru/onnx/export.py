@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.export import Dim
 from torch.onnx import ONNXProgram
 
 from torch_pru import PRU
+from torch_pru.convert import convert_lstm
 from torch_pru.errors import PRUError
 from torch_pru.onnx.translation import translation_table
 
@@ -48,41 +50,34 @@ def export(
     """
     if options.pop("dynamo", True) is not True:
         raise PRUError("dynamo=False is not offered: the operators are exported by the dynamo exporter only")
-    exported = without_lstm(module).eval()
+    exported = convert_lstm(copy.deepcopy(module), report=None).eval()
     for rnn in (part for part in exported.modules() if isinstance(part, PRU)):
         check_contexts(rnn)
     if dynamic_shapes is None and isinstance(exported, PRU):
         args, dynamic_shapes = dynamic_example(exported, args)
         options = {**default_names(args), **options}
     table = {**translation_table, **(custom_translation_table or {})}
-    program = torch.onnx.export(
-        exported,
-        args,
-        f,
-        dynamo=True,
-        dynamic_shapes=dynamic_shapes,
-        custom_translation_table=table,
-        **{"verbose": False, **options},
-    )
+    options = {"verbose": False, **options, "dynamic_shapes": dynamic_shapes}
+    try:
+        program = torch.onnx.export(exported, args, f, custom_translation_table=table, **options)
+    except torch.onnx.OnnxExporterError as error:
+        if (reason := reason_of(error)) is None:
+            raise
+        raise PRUError(reason) from error
     assert program is not None
     return program
 
 
-def without_lstm(module: nn.Module) -> nn.Module:
-    """A copy of ``module`` in which every ``nn.LSTM`` is the PRU that computes the same.
-
-    Example:
-        >>> without_lstm(nn.Sequential(nn.LSTM(4, 8)))[0].hidden_size
-        8
-    """
-    if isinstance(module, nn.LSTM):
-        return PRU.from_lstm(module)
-    copied = copy.deepcopy(module)
-    for part in list(copied.modules()):
-        for name, child in list(part.named_children()):
-            if isinstance(child, nn.LSTM):
-                setattr(part, name, PRU.from_lstm(child))
-    return copied
+def reason_of(error: BaseException | None) -> str | None:
+    """One line for an operator without a translation, or for what a translation has refused; else None."""
+    while error is not None:
+        if isinstance(error, PRUError):
+            return str(error)
+        if found := re.match(r"No ONNX function found for .*op='([^']+)', overload='([^']+)'", str(error)):
+            name = f"torch.ops.{found[1]}.{found[2]}"
+            return f"{name} has no translation to ONNX; give one in custom_translation_table"
+        error = error.__cause__
+    return None
 
 
 def check_contexts(rnn: PRU) -> None:
