@@ -1,4 +1,4 @@
-"""The one error of this package, for everything a user can get wrong."""
+"""The error of this package, and checks of arguments that raise it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class PRUError(ValueError, RuntimeError):
-    """Raised for bad input. Names the argument, its value, and what would be right.
+    """Raised for invalid input. The message names the argument, its value, and what would be valid.
 
     It is a ``ValueError``, which describes it, and a ``RuntimeError``, which is what ``nn.LSTM``
     raises, so that code written around ``nn.LSTM`` keeps catching it.
@@ -95,7 +95,7 @@ def check_flag(argument: str, value: object) -> bool:
 
 
 def check_dtype(dtype: object) -> None:
-    """Refuse a dtype for weights unless it is one of real floating-point numbers, or None for the default."""
+    """Raise unless ``dtype`` is a real floating-point dtype, or None for the default."""
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise PRUTypeError(f"dtype={shown(dtype)} must be a dtype, such as torch.float32")
     if dtype is not None and not dtype.is_floating_point:
@@ -103,13 +103,13 @@ def check_dtype(dtype: object) -> None:
 
 
 def check_not_negative(argument: str, value: float) -> None:
-    """Refuse a number below 0, infinite or not a number."""
+    """Raise if ``value`` is negative, infinite or NaN."""
     if not 0 <= value < float("inf"):
         raise PRUError(f"{argument}={shown(value)} must be a number of at least 0")
 
 
 def check_probability(argument: str, value: object, *, one_allowed: bool = False) -> None:
-    """Refuse ``value`` unless it lies in [0, 1), or in [0, 1] where ``one_allowed``."""
+    """Raise unless ``value`` is a number in [0, 1), or in [0, 1] if ``one_allowed``."""
     number = isinstance(value, Real) and not isinstance(value, bool)
     if not number or not (0 <= value < 1 or (one_allowed and value == 1)):  # type: ignore[operator]
         interval = "[0, 1]" if one_allowed else "[0, 1)"
@@ -117,7 +117,7 @@ def check_probability(argument: str, value: object, *, one_allowed: bool = False
 
 
 def check_tensor(argument: str, value: object, like: Tensor) -> None:
-    """Refuse what is no tensor, or lacks the device or the dtype of ``like``; autocast takes any float."""
+    """Raise unless ``value`` is a dense tensor with the device and dtype of ``like``; autocast: any float."""
     if not isinstance(value, Tensor):
         raise PRUTypeError(f"{argument} is a {type(value).__name__}; expected a Tensor")
     if value.is_nested or value.layout != torch.strided:
@@ -135,7 +135,7 @@ def check_tensor(argument: str, value: object, like: Tensor) -> None:
 
 
 def check_pair(argument: str, value: object, names: tuple[str, str]) -> None:
-    """Refuse ``value`` unless it is a pair of states."""
+    """Raise unless ``value`` is a pair of states."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise PRUError(f"{argument} must be a pair ({', '.join(names)}); got a {type(value).__name__}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import warnings
 from collections.abc import Sequence
 from typing import Any, overload
@@ -33,6 +32,7 @@ from torch_pru.ops.dropping import draw_mask
 from torch_pru.ops.products import product_dtype
 from torch_pru.ops.spec import LayerWeights
 from torch_pru.options import UnitOptions, unit_specs
+from torch_pru.packed import check_packed
 from torch_pru.parameters import ParameterNames, gather, parameter_names, register_parameters
 from torch_pru.pooling import DEFAULT_WINDOW
 
@@ -350,7 +350,7 @@ class PRU(nn.Module):
         if packed.data.dim() != 2:
             shape = tuple(packed.data.shape)
             raise PRUError(f"packed input has data of shape {shape}; expected (steps, {self.input_size})")
-        _check_packed(packed)
+        check_packed(packed)
         self._check_input(packed.data, like)
         order, back = packed.sorted_indices, packed.unsorted_indices
         x, lengths = pad_packed_sequence(PackedSequence(packed.data, packed.batch_sizes))
@@ -458,39 +458,6 @@ class PRU(nn.Module):
 def _one_or_all(values: list[Any]) -> Any:
     """The value that all layers share, or a tuple with each layer's."""
     return values[0] if len(set(values)) == 1 else tuple(values)
-
-
-def _check_packed(packed: PackedSequence) -> None:
-    """Raise unless the fields of ``packed`` fit together: PyTorch's native code relies on it."""
-    data, sizes = packed.data, packed.batch_sizes
-    if not isinstance(sizes, Tensor) or sizes.dtype != torch.int64 or sizes.dim() != 1 or not sizes.is_cpu:
-        raise PRUError("packed input: batch_sizes must be a one-dimensional int64 tensor on the CPU")
-    steps = sizes.tolist()
-    if not steps or steps[-1] < 1 or any(now < later for now, later in itertools.pairwise(steps)):
-        raise PRUError(
-            f"packed input: batch_sizes {_shortened(steps)} must be positive and must not increase"
-        )
-    if sum(steps) != data.shape[0]:
-        raise PRUError(f"packed input: batch_sizes add up to {sum(steps)}, but data has {data.shape[0]} rows")
-    for name in ("sorted_indices", "unsorted_indices"):
-        _check_order(name, getattr(packed, name), steps[0], data.device)
-
-
-def _check_order(name: str, order: Tensor | None, batch: int, device: torch.device) -> None:
-    """Raise unless ``order`` is None or holds indices of a batch. On a GPU the values are not read."""
-    if order is None:
-        return
-    if not isinstance(order, Tensor) or order.dtype != torch.int64 or order.device != device:
-        raise PRUError(f"packed input: {name} must be an int64 tensor on {device}, where data is")
-    if order.shape != (batch,):
-        raise PRUError(f"packed input: {name} has shape {tuple(order.shape)}; expected ({batch},)")
-    if order.is_cpu and order.sort().values.tolist() != list(range(batch)):
-        raise PRUError(f"packed input: {name} must hold each of 0 to {batch - 1} once")
-
-
-def _shortened(numbers: list[int]) -> str:
-    """The list as text, with at most eight numbers."""
-    return str(numbers) if len(numbers) <= 8 else f"[{', '.join(map(str, numbers[:8]))}, ...]"
 
 
 def _side_by_side(outputs: list[Tensor]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torch_pru import PRU
+from torch_pru.cell import step
 
 from . import literal
 from .comparing import arrays_of, assert_all_close, gradients, loss_weights, set_backend
@@ -188,3 +189,18 @@ def test_every_pooling_with_every_context(pooling: str, context: str):
     expected = literal.run(chosen, arrays_of(pru), **plain, lengths=lengths)
     for mine, theirs in zip(results, expected, strict=True):
         np.testing.assert_allclose(mine.detach().numpy(), theirs, rtol=0, atol=1e-11)
+
+
+@QUIET
+@given(problems())
+def test_the_step_of_the_cell_is_the_unit(problem):
+    """What :mod:`torch_pru.cell` shows as one step, in a loop, against the literal equations."""
+    chosen, lengths, seed = problem
+    chosen = replace(chosen, num_layers=1, bidirectional=False)
+    pru, tensors = build(chosen, seed), inputs(chosen, lengths, seed)
+    arrays = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
+    expected, _, _ = literal.run(chosen, arrays_of(pru), **arrays)
+    h, c = tensors["h0"][0], tensors["c0"][0]
+    for x, result in zip(tensors["x"], expected, strict=True):
+        h, c = step(x, h, c, pru.weights(0), pru.specs[0])
+        np.testing.assert_allclose(h.detach().numpy(), result, rtol=0, atol=1e-11)

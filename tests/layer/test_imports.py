@@ -35,6 +35,7 @@ PARTS = (
     "pooling",
     "ops",
     "options",
+    "packed",
     "parameters",
     "initialize",
     "migrate",
