@@ -1,6 +1,7 @@
 """Speed and memory of the PRU layer beside ``nn.LSTM`` in the same run.
 
     python benchmarks/layer.py                 # on the CPU
+    python benchmarks/layer.py --json FILE     # and keep the tables as a record
     python benchmarks/layer.py --device cuda   # on an NVIDIA GPU
     python benchmarks/layer.py --device cuda --flashrnn   # and beside FlashRNN, where it is installed
 
@@ -14,10 +15,12 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
+import json
 import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import flash
 import torch
@@ -25,10 +28,11 @@ from checking import in_plain_code, relative_error
 from timing import captured, interleaved, peak_megabytes, table
 from torch import Tensor, nn
 
-from torch_pru import PRU
+from torch_pru import PRU, PRUCell
 
 TOLERANCE = {  # of outputs and gradients, relative to float64 on the same rounded inputs
     ("cpu", torch.float32): (1e-4, 1e-4),
+    ("cpu", torch.bfloat16): (4e-3, 1e-2),
     ("cuda", torch.float32): (1e-3, 2e-3),  # TF32: as many bits as float16
     ("cuda", torch.float16): (1e-3, 2e-3),
     ("cuda", torch.bfloat16): (4e-3, 1e-2),
@@ -63,9 +67,14 @@ class Case:
 
 CPU_CASES = [
     Case("PRU 1400, g=4, K=2", 1400, 4, 2),
+    Case("PRU 1024, g=4, K=2", 1024, 4, 2),
     Case("PRU 256, g=4, K=2", 256, 4, 2),
     Case("PRU 128, g=4, K=2", 128, 4, 2),
+    Case("PRU 64, g=4, K=2", 64, 4, 2),
     Case("PRU 32, g=4, K=2", 32, 4, 2),
+    Case("PRU 256, g=4, K=2, batch 4", 256, 4, 2, batch=4, steps=100),
+    Case("PRU 256, g=4, K=2, batch 1", 256, 4, 2, batch=1, steps=100),
+    Case("PRU 256, g=4, K=2, bfloat16", 256, 4, 2, torch.bfloat16),
     Case("LSTM (g=1, K=1) 1000", 1000, 1, 1),
 ]
 CUDA_CASES = [
@@ -195,6 +204,35 @@ def speed_rows(
     return rows
 
 
+CELLS = [(32, 16), (256, 16), (256, 1)]
+"""Width and batch of the cells that are timed on a CPU."""
+
+
+def cell_rows(device: torch.device, repeats: int) -> list[tuple[str, ...]]:
+    """``PRUCell`` beside ``nn.LSTMCell``: one step with states given."""
+    rows = []
+    for width, batch in CELLS:
+        cells = {"PRU": PRUCell(width, width, levels=2, groups=4), "nn.LSTM": nn.LSTMCell(width, width)}
+        x, h, c = (torch.randn(batch, width, requires_grad=True) for _ in range(3))
+        for what, run in (("forward", step), ("forward + backward", step_backward)):
+            calls = {name: functools.partial(run, cell, x, h, c) for name, cell in cells.items()}
+            size = f"{width} units, B={batch}, float32"
+            rows.append(
+                ("PRUCell beside nn.LSTMCell", what, size, *times(calls, tuple(cells), device, repeats))
+            )
+    return rows
+
+
+@torch.no_grad()
+def step(cell: nn.Module, x: Tensor, h: Tensor, c: Tensor) -> None:
+    cell(x, (h, c))
+
+
+def step_backward(cell: nn.Module, x: Tensor, h: Tensor, c: Tensor) -> None:
+    results = cell(x, (h, c))
+    torch.autograd.grad(results, [x, h, c, *cell.parameters()], [torch.ones_like(h)] * 2)
+
+
 def times(
     calls: dict[str, functools.partial[None]], rivals: tuple[str, ...], device: torch.device, repeats: int
 ) -> list[str]:
@@ -254,6 +292,7 @@ def main() -> None:
     parser.add_argument("--growth", action="store_true", help="also show how cost grows with steps and batch")
     parser.add_argument("--flashrnn", action="store_true", help="also FlashRNN; compiles for minutes")
     parser.add_argument("--only", default="", help="only layers whose name contains this, say 1408")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the tables to this file")
     arguments = parser.parse_args()
     device, rivals = arguments.device, ("PRU", "nn.LSTM")
     torch.backends.cuda.matmul.allow_tf32 = True  # the PRU's input transform; nn.LSTM's rounds so by default
@@ -276,17 +315,25 @@ def main() -> None:
     if device.type == "cuda":  # a graph shows the device's time; call by call, the host's is in it too
         columns = (*(f"graph: {name}" for name in columns), *(f"call: {name}" for name in columns))
     remark = ("FlashRNN's kernels",) if arguments.flashrnn else ()
-    header = ("layer", "what", "size", *columns, "peak MB, " + " / ".join(rivals), *remark)
-    print(
-        table(f"PRU beside {' and '.join(rivals[1:])} on {where}, PyTorch {torch.__version__}", header, rows)
-    )
+    sizes = ("layer", "what", "size", *columns)
+    title = f"PRU beside {' and '.join(rivals[1:])} on {where}, PyTorch {torch.__version__}"
+    tables = [(title, (*sizes, "peak MB, " + " / ".join(rivals), *remark), rows)]
+    if device.type == "cpu" and not arguments.only:
+        tables.append(("One step", sizes, cell_rows(device, arguments.repeats)))
     if arguments.growth:
+        header = ("grows", "to", "ms", "times the one before")
         rows = growth_rows(cases[0], device, arguments.repeats)
-        print(
-            table(
-                "Cost against size (forward + backward)", ("grows", "to", "ms", "times the one before"), rows
-            )
-        )
+        tables.append(("Cost against size (forward + backward)", header, rows))
+    for shown in tables:
+        print(table(*shown))
+    if arguments.json is not None:
+        write_record(arguments.json, tables)
+
+
+def write_record(path: Path, tables: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]) -> None:
+    """Write tables as JSON: under each title one object per row."""
+    record = {title: [dict(zip(header, row, strict=True)) for row in rows] for title, header, rows in tables}
+    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
