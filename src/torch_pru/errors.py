@@ -85,6 +85,16 @@ def as_integer(value: object) -> int | None:
         return None
 
 
+def check_bool(argument: str, value: object) -> bool:
+    """Raise unless ``value`` is True or False, in the words of ``nn.LSTM``."""
+    if not isinstance(value, bool):
+        kind = type(value).__name__
+        raise PRUTypeError(
+            f"{argument} should be of type bool, got: {kind} ({argument}={shown(value)}); use True or False"
+        )
+    return value
+
+
 def check_flag(argument: str, value: object) -> bool:
     """``value`` as a bool; raise unless it is True, False, 1, 0 or NumPy's version of one of them."""
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):

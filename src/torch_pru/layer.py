@@ -16,6 +16,7 @@ from torch_pru.cell import check_states
 from torch_pru.errors import (
     PRUError,
     as_integer,
+    check_bool,
     check_choice,
     check_dtype,
     check_flag,
@@ -146,7 +147,7 @@ class PRU(nn.Module):
                 f"so dropout={dropout} has no effect with num_layers=1",
                 stacklevel=2,
             )
-        self.bias, self.batch_first = check_flag("bias", bias), check_flag("batch_first", batch_first)
+        self.bias, self.batch_first = check_bool("bias", bias), check_bool("batch_first", batch_first)
         self.dropout, self.bidirectional = float(dropout), check_flag("bidirectional", bidirectional)
         self.weight_drop, self.proj_size = float(weight_drop), proj_size
         self.pooling, self.level_split = pooling, level_split

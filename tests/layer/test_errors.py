@@ -147,6 +147,8 @@ def test_an_option_that_one_layer_uses_is_fine():
         lambda make: make(8, 8, unknown=1),
         lambda make: make(8),
         lambda make: make(8, 8, num_layers=2.0),
+        lambda make: make(8, 8, bias=1),
+        lambda make: make(8, 8, batch_first=0),
     ],
 )
 def test_type_errors_of_nn_lstm(call):

@@ -261,9 +261,9 @@ def test_states_can_be_detached_in_place(layers: int):
 
 
 def test_numbers_of_numpy():
-    pru = PRU(np.int64(8), np.int32(64), np.int64(2), bidirectional=1, batch_first=np.True_, bias=0)
-    found = (pru.hidden_size, pru.num_layers, pru.bidirectional, pru.batch_first, pru.bias)
-    assert found == (64, 2, True, True, False)
+    pru = PRU(np.int64(8), np.int32(64), np.int64(2), bidirectional=1)
+    assert (pru.hidden_size, pru.num_layers, pru.bidirectional) == (64, 2, True)
+    assert PRUCell(np.int64(8), 16, bias=np.False_).bias is False
     assert {type(value) for value in (pru.input_size, pru.hidden_size, pru.num_layers)} == {int}
     assert PRU(32, 64, levels=np.int64(2), groups=np.int8(2)).groups == 2
 
