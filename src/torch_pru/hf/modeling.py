@@ -143,7 +143,7 @@ class PRUPreTrainedModel(PreTrainedModel):
     config_class = PRUConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = ("PRULayer",)
+    _no_split_modules = ["PRULayer"]  # noqa: RUF012
     _is_stateful = True
 
     @torch.no_grad()
