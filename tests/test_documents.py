@@ -51,6 +51,17 @@ def test_learning_curves_are_those_of_the_records() -> None:
                 assert curve[split] == [math.exp(line[f"{split}_loss"]) for line in epochs]
 
 
+def test_ratios_on_a_cpu_are_those_of_the_record() -> None:
+    tables = json.loads((ROOT / "benchmarks" / "records" / "layer-cpu.json").read_text())
+    rows = [row for table in tables.values() for row in table if "K=2" in row["layer"]]
+    page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8").partition("## On a CPU")[2]
+    for units in (1400, 1024, 256, 128, 64, 32):
+        ratios = [row["PRU / nn.LSTM"] for row in rows if row["layer"] == f"PRU {units}, g=4, K=2"]
+        [line] = [line for line in page.splitlines() if line.startswith(f"| {units} |")]
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert [cells[3], cells[6], cells[7]] == ratios, units
+
+
 def test_the_sweep_is_that_of_the_records() -> None:
     content = json.loads((FIGURES / "sweep.json").read_text())
     assert len(content) == 12
