@@ -236,18 +236,18 @@ def test_every_case(target: str, shooting: Range) -> None:
     assert failures(shooting, [case for case in CASES if case.target == target]) == {}
 
 
-# ------------------------------------------------------------------------- contents with checksums that match
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("pickled", [False, True])
 @pytest.mark.parametrize("command", ["resume", "finetune"])
 def test_crafted_states(command: str, pickled: bool, shooting: Range) -> None:
     values = [None, "text", -1, 2**70, [], {}, [[]], float("nan"), torch.tensor([1.0]), torch.zeros(0), True]
-    fields = list(RunFolder.open(shooting.finished).checkpoint().state)  # type: ignore[union-attr]
+    checkpoint = RunFolder.open(shooting.finished).checkpoint()
+    assert checkpoint is not None
     wrong = {}
-    for field in fields:
+    for field, valid in checkpoint.state.items():
         for value in values:
+            if value == {} == valid:  # a run in float32 has no loss scale
+                continue
             run = shooting.copy(command)
             reseal_state(
                 run, lambda state, field=field, value=value: state.update({field: value}), pickled=pickled
