@@ -90,15 +90,16 @@ def test_two_runs_are_the_same(
     assert_same_end(tmp_path / "run", whole)
 
 
+@pytest.mark.parametrize("trials", [6, pytest.param(100, marks=pytest.mark.slow)])
 def test_kill_9_at_random_moments(
-    workshop: Workshop, settings: dict[str, Any], whole: Path, tmp_path: Path
+    trials: int, workshop: Workshop, settings: dict[str, Any], whole: Path, tmp_path: Path
 ) -> None:
     numbers = random.Random(7)
     start = time.monotonic()
     workshop.run("train", run=str(tmp_path / "timed"), settings=settings)
     duration = time.monotonic() - start
     killed = 0
-    for trial in range(6):
+    for trial in range(trials):
         path = tmp_path / f"run{trial}"
         status = workshop.kill_after(
             numbers.uniform(0, duration), workshop.start("train", run=str(path), settings=settings)
@@ -114,7 +115,7 @@ def test_kill_9_at_random_moments(
             assert status in (0, -signal.SIGKILL), workshop.said.read_text()
         assert workshop.run("resume", run=str(path)) == 0, workshop.said.read_text()
         assert_same_end(path, whole)
-    assert killed >= 8, "the test must kill runs at work"
+    assert killed >= trials * 4 / 3, "the test must kill runs at work"
 
 
 @pytest.mark.parametrize("call", [2, 10, 13, *range(18, 29, 3), *range(29, 40)])
