@@ -22,7 +22,7 @@ import safetensors.torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFile
+from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFileError
 from torch_pru.lm.migration import migrate_state, migrate_weights
 from torch_pru.lm.state_files import PICKLED, TENSORS, VALUES, decode_state, encode_state
 
@@ -84,7 +84,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         aside.sync()
         files.rename(WRITING, final)
     except PRUError as error:
-        if isinstance(error, MissingFile) and not folder.parent.exists():
+        if isinstance(error, MissingFileError) and not folder.parent.exists():
             raise PRUError(
                 f"the run folder {folder.parent} is gone: it was deleted or moved during training; if it was "
                 f"moved, resume it where it is now, from its last checkpoint"

@@ -38,7 +38,7 @@ _SAFE |= getattr(os, "O_BINARY", 0)
 _NEW = os.O_CREAT | os.O_EXCL
 
 
-class MissingFile(PRUError):  # noqa: N818 (it says what happened)
+class MissingFileError(PRUError):
     """A file or folder that is not there."""
 
 
@@ -71,8 +71,6 @@ class Folder:
     def __truediv__(self, name: str) -> Folder:
         return Folder(self.root, *self.inside, name)
 
-    # ------------------------------------------------------------------------------------------ reading
-
     def read(self, name: str, limit: int) -> bytes:
         """The content of a regular file of at most ``limit`` bytes."""
         with self.open(name, limit) as file, self._explaining("read", name):
@@ -103,7 +101,7 @@ class Folder:
         try:
             with self.open(name, 1 << 62) as file:
                 return os.fstat(file.fileno()).st_size
-        except MissingFile:
+        except MissingFileError:
             return None
 
     def has(self, name: str) -> bool:
@@ -111,7 +109,7 @@ class Folder:
         try:
             with self._explaining("read", name), self._opened() as place:
                 place.status(name)
-        except MissingFile:
+        except MissingFileError:
             return False
         return True
 
@@ -120,10 +118,8 @@ class Folder:
         try:
             with self._explaining("read"), self._opened() as place:
                 return sorted(os.listdir(place.path if place.handle is None else place.handle))
-        except MissingFile:
+        except MissingFileError:
             return []
-
-    # ------------------------------------------------------------------------------------------ writing
 
     def make(self) -> None:
         """Create the folder. The run folder is created with its parents, but only when asked for itself:
@@ -202,13 +198,11 @@ class Folder:
 
     def remove(self, name: str) -> None:
         """Remove a file, a link or a whole folder, where there is one."""
-        with contextlib.suppress(MissingFile), self._explaining("remove", name), self._opened() as place:
+        with contextlib.suppress(MissingFileError), self._explaining("remove", name), self._opened() as place:
             if stat.S_ISDIR(place.status(name).st_mode):
                 shutil.rmtree(place.at(name), dir_fd=place.handle)
             else:
                 os.unlink(place.at(name), dir_fd=place.handle)
-
-    # ------------------------------------------------------------------------------------------ opening
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[_Place]:
@@ -230,7 +224,7 @@ class Folder:
         try:
             yield
         except FileNotFoundError as error:
-            raise MissingFile(f"cannot {verb} {path}: {error.strerror}") from error
+            raise MissingFileError(f"cannot {verb} {path}: {error.strerror}") from error
         except OSError as error:
             if (link := self._first_link(name)) is not None:
                 raise PRUError(

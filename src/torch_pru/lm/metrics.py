@@ -8,7 +8,7 @@ from textwrap import shorten
 from typing import Any
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.files import METRICS_LIMIT, Folder, MissingFile
+from torch_pru.lm.files import METRICS_LIMIT, Folder, MissingFileError
 from torch_pru.lm.seal import seal_line, unseal_line
 
 METRICS = "metrics.jsonl"
@@ -21,7 +21,7 @@ def read_metrics(files: Folder) -> Iterator[dict[str, Any]]:
     """The lines of a run; none without the file, and a last line that a crash cut short is left out."""
     try:
         file = files.open(METRICS, METRICS_LIMIT)
-    except MissingFile:
+    except MissingFileError:
         return
     checksum = 0
     with file:
@@ -56,7 +56,7 @@ class KeptLines:
             return
         try:
             file = self.files.open(METRICS, METRICS_LIMIT)
-        except MissingFile:
+        except MissingFileError:
             return
         left, found = self.offset, 0
         with file:

@@ -19,7 +19,7 @@ from torch_pru.lm.evaluation.scores import (
     parse_scores,
 )
 from torch_pru.lm.evaluation.tune import TOKENS
-from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFile
+from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFileError
 from torch_pru.lm.paper import Setup
 from torch_pru.lm.recipe import list_recipes, load_recipe
 from torch_pru.lm.records import RunRecord, append_compact, read_compact, read_folder
@@ -204,7 +204,7 @@ def keep(folder: str | Path, into: str | Path) -> Path:
     for name in ("run.json", "config.toml", "environment.json", "scores.json"):
         try:
             files.write(name, run.files.read(name, TEXT_LIMIT))
-        except MissingFile:  # an earlier copy may have had it
+        except MissingFileError:  # an earlier copy may have had it
             files.remove(name)
     for name in {
         name for folder in (run.files, files) for name in folder.names() if is_log_probabilities(name)

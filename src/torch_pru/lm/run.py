@@ -32,7 +32,7 @@ from torch_pru.lm.config import Config
 from torch_pru.lm.data.corpus import Corpus, load_corpus
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.device import device_name
-from torch_pru.lm.files import TEXT_LIMIT, VOCABULARY_LIMIT, Folder, MissingFile
+from torch_pru.lm.files import TEXT_LIMIT, VOCABULARY_LIMIT, Folder, MissingFileError
 from torch_pru.lm.metrics import METRICS, read_metrics
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.recipe import config_text, read_config
@@ -264,7 +264,7 @@ class About:
         path = files.path / "run.json"
         try:
             content = unseal(files.read("run.json", TEXT_LIMIT), path)
-        except MissingFile:
+        except MissingFileError:
             raise PRUError(f"there is no run in {files.path}: {why_no_run(files.path)}") from None
         if (found := content.get("format")) != FORMAT:
             raise PRUError(

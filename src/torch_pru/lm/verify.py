@@ -12,7 +12,7 @@ from torch_pru.lm.checkpoint import is_whole, name_of, opened, saved_numbers
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.evaluation.scores import FILE as SCORES
 from torch_pru.lm.evaluation.scores import load_scores
-from torch_pru.lm.files import METRICS_LIMIT, TEXT_LIMIT, Folder, MissingFile
+from torch_pru.lm.files import METRICS_LIMIT, TEXT_LIMIT, Folder, MissingFileError
 from torch_pru.lm.metrics import METRICS, KeptLines, read_metrics
 from torch_pru.lm.recipe import read_config
 from torch_pru.lm.run import CHECKED, About, locked, read_checked, sha256
@@ -57,7 +57,7 @@ def verify(path: str | Path) -> list[Finding]:
     for item, look in looks.items():
         try:
             findings.append(Finding(item, look()))
-        except MissingFile:
+        except MissingFileError:
             findings.append(Finding(item, "missing", fine=item == SCORES))
         except PRUError as error:
             findings.append(Finding(item, str(error), fine=False, acceptable=True))
@@ -117,7 +117,7 @@ def look_at_json(files: Folder, name: str) -> str:
 def look_at_metrics(files: Folder) -> str:
     """The log."""
     if not files.has(METRICS):
-        raise MissingFile(METRICS)
+        raise MissingFileError(METRICS)
     lines = epochs = 0
     finished = False
     for line in read_metrics(files):
@@ -132,7 +132,7 @@ def look_at_scores(files: Folder) -> str:
     """The scores."""
     scores = load_scores(files.path)
     if scores is None:
-        raise MissingFile(SCORES)
+        raise MissingFileError(SCORES)
     return f"scores by {', '.join(scores.results) or 'no method'}"
 
 

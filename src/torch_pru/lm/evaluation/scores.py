@@ -24,7 +24,7 @@ from torch_pru.lm.evaluation.cache import CacheSettings
 from torch_pru.lm.evaluation.dynamic import DynamicSettings
 from torch_pru.lm.evaluation.static import Score
 from torch_pru.lm.evaluation.tune import Tuning
-from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFile
+from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFileError
 from torch_pru.lm.model import LanguageModel, parameter_counts
 from torch_pru.lm.run import commit
 from torch_pru.lm.seal import seal, unseal
@@ -129,7 +129,7 @@ def load_scores(folder: str | Path) -> Scores | None:
     path = Path(folder) / FILE
     try:
         return parse_scores(unseal(Folder(Path(folder)).read(FILE, TEXT_LIMIT), path))
-    except MissingFile:
+    except MissingFileError:
         return None
     except (ValueError, TypeError) as error:
         raise PRUError(f"{path} is not a file of scores: {error}; delete it and score again") from error
@@ -254,7 +254,7 @@ def load_log_probabilities(folder: str | Path, split: str, method: str = "static
         return None
     try:
         content = Folder(Path(folder)).read(name, LOG_PROBABILITIES_LIMIT)
-    except MissingFile:
+    except MissingFileError:
         return None
     if hashlib.sha256(content).hexdigest() != logged[-1]["log_probabilities"].get("sha256"):
         raise PRUError(f"{Path(folder) / name} is not the file that belongs to {FILE}; score the text again")
