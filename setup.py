@@ -6,6 +6,8 @@ An editable install needs none of this: the kernels are then compiled when they 
 from __future__ import annotations
 
 import importlib.util
+import shutil
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +16,8 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 NATIVE = Path(__file__).parent / "src" / "torch_pru" / "ops" / "native"
+PAGE_SOURCE = Path(__file__).parent / "page"
+PAGE_SITE = Path(__file__).parent / "src" / "torch_pru" / "page" / "site"
 PLATFORM = "manylinux_2_17_x86_64"  # the newest symbol that the library needs is memcpy@GLIBC_2.14
 
 
@@ -27,10 +31,21 @@ def native_build() -> ModuleType:
     return module
 
 
+def build_page() -> None:
+    """Build the files of ``pru page``, which a wheel contains, unless they are there or npm is missing."""
+    npm = shutil.which("npm")
+    if (PAGE_SITE / "index.html").is_file() or npm is None:
+        return
+    for command in (["ci", "--omit=dev"], ["run", "build"]):
+        subprocess.run([npm, *command], cwd=PAGE_SOURCE, check=True)
+
+
 class BuildWithKernels(build_py):
-    """Compiles the kernels into the wheel."""
+    """Puts the page and the compiled kernels into the wheel."""
 
     def run(self) -> None:
+        if not self.editable_mode:
+            build_page()
         super().run()
         build = native_build()
         compiler = build.find_compiler()

@@ -45,6 +45,7 @@ def test_the_ending(
     text = shown.partition("Text that it writes:\n")[2].partition("\n\n")[0]
     assert len(text.splitlines()) >= 3
     assert all(line.startswith("  ") and len(line) <= 40 for line in text.splitlines())
+    assert f"pru page '{run.path}'\n" in shown
     assert f"pru generate '{run.path}' --prompt" in shown
     assert f"pru evaluate '{run.path}' --split" in shown
     assert "pru train --text FILE" in shown

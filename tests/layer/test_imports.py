@@ -82,6 +82,7 @@ PARTS = (
     "lm",
     "hf",
     "onnx",
+    "page",
     "analysis",
     "cli",
     "__main__",

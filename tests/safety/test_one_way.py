@@ -22,6 +22,7 @@ OTHERS = {
     "lm/data": "texts and their cache",
     "hf": "models in the layout of transformers",
     "onnx": "models that users export",
+    "page": "files of the package",
     "interop.py": "an example",
     "ops": "kernels and their cache",
     "analysis": "figures that users ask for",

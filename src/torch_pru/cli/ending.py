@@ -26,7 +26,7 @@ MOST_COUNTED = 5_000_000  # training tokens; counting the pairs of a longer text
 
 
 def show_ending(run: RunFolder) -> None:
-    """Perplexities beside those of simpler models, some text, and three things to do next."""
+    """Perplexities beside those of simpler models, some text, and things to do next."""
     from torch_pru.lm.data import tokenizer_of
     from torch_pru.lm.evaluation import Evaluation, generate
 
@@ -107,12 +107,13 @@ def lstm_record() -> dict[str, Any] | None:
 
 
 def next_steps(run: RunFolder) -> list[tuple[str, str]]:
-    """Three commands, and what each does."""
+    """Four commands, and what each does."""
     from torch_pru.lm.run import pru_command
 
     corpus = run.config.data.corpus
     prompt = ' --prompt "In the beginning"' if corpus == "king-james" else ""
     steps = [
+        (pru_command("page", run.path), "opens a page on which it reads along as you type"),
         (f"{pru_command('generate', run.path)}{prompt} --temperature 0.8", "writes more text"),
         (
             f"{pru_command('evaluate', run.path)} --split test --cache",

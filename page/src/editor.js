@@ -1,0 +1,54 @@
+// The text field.
+
+export class Editor {
+  constructor(field, { changed, moved, taken }) {
+    this.field = field;
+    this.changed = changed;
+    this.leaving = false; // whether the next Tab leaves the field
+    field.addEventListener('input', (event) => changed(event.timeStamp));
+    document.addEventListener('selectionchange', () => {
+      if (document.activeElement === field) moved();
+    });
+    field.addEventListener('keydown', (event) => {
+      const number = event.altKey && /^Digit[1-5]$/.test(event.code) ? Number(event.code.at(-1)) - 1 : null;
+      const plain = !event.shiftKey && !event.ctrlKey && !event.metaKey && !event.altKey;
+      const first = event.key === 'Tab' && plain && !this.leaving ? 0 : number;
+      if (event.key === 'Escape') this.leaving = true;
+      else if (event.key !== 'Tab') this.leaving = false;
+      if (first !== null && !event.isComposing && taken(first)) event.preventDefault();
+    });
+    field.addEventListener('blur', () => {
+      this.leaving = false;
+    });
+  }
+
+  get text() {
+    return this.field.value;
+  }
+
+  /** Where the next character goes. */
+  get caret() {
+    return this.field.selectionEnd;
+  }
+
+  /** Put `text` in the place of everything before the caret. The browser's undo takes it back. */
+  replaceBefore(text) {
+    const [before, field] = [this.text.slice(0, this.caret), this.field];
+    let same = 0;
+    while (same < before.length && same < text.length && before[same] === text[same]) same++;
+    field.focus({ preventScroll: true });
+    field.setSelectionRange(same, before.length);
+    const added = text.slice(same);
+    if (added && document.execCommand('insertText', false, added)) return;
+    field.setRangeText(added, same, before.length, 'end');
+    this.changed(performance.now());
+  }
+
+  /** Replace the whole text, without taking the focus. */
+  replaceAll(text) {
+    this.field.value = text;
+    this.field.setSelectionRange(text.length, text.length);
+    this.field.scrollTop = this.field.scrollHeight;
+    this.changed(performance.now());
+  }
+}

@@ -1,0 +1,122 @@
+// The page: models beside each other, which read the same text.
+
+import { fromTemplate } from './dom.js';
+import { Editor } from './editor.js';
+import { Panel } from './panel.js';
+
+const WRITTEN = 60; // words that "write on" adds at most
+
+const part = (id) => document.getElementById(id);
+const panels = [];
+let editor = null;
+let writing = null; // the panel that writes on
+
+async function start() {
+  part('starting').remove();
+  const { models } = await (await fetch('models.json')).json();
+  for (const [number, folder] of models.entries()) {
+    const panel = new Panel(folder, number, { take: (text) => editor.replaceBefore(text), ready, write, announce });
+    panels.push(panel);
+    part('panels').append(panel.root);
+  }
+  part('panels').dataset.count = panels.length;
+  const field = fromTemplate('field');
+  panels[0].root.querySelector('.paper').append(field);
+  editor = new Editor(field, {
+    changed: (started) => update(started),
+    moved: () => update(),
+    taken: (number) => panels[0].takeNumber(number),
+  });
+  part('memory').addEventListener('change', () => update());
+  part('clear').addEventListener('click', () => {
+    writing = null;
+    editor.replaceAll('');
+    field.focus();
+  });
+  part('temperature').addEventListener('input', () => {
+    part('temperature-shown').textContent = Number(part('temperature').value).toFixed(1);
+  });
+  for (const panel of panels) followPointer(panel);
+}
+
+function ready(panel) {
+  if (panels.filter(({ about }) => about).length === panels.length) compare();
+  if (panel === panels[0]) {
+    editor.field.disabled = false;
+    editor.field.focus({ preventScroll: true });
+  }
+  panel.update(editor.text, editor.caret, part('memory').checked).then(() => performance.mark(`ready-${panel.number}`));
+}
+
+/** Say so where the perplexities of two models do not compare. */
+function compare() {
+  const digests = new Set(panels.map(({ about }) => about.vocabulary));
+  part('different').hidden = digests.size < 2;
+}
+
+let last = null;
+
+function update(started = null) {
+  const [text, caret, memory] = [editor.text, editor.caret, part('memory').checked];
+  const same = last && text === last.text && caret === last.caret && memory === last.memory;
+  if (same) return null;
+  last = { text, caret, memory };
+  return Promise.all(panels.map((panel) => panel.update(text, caret, memory, started)));
+}
+
+/** Let a model write on, until it is stopped or has written enough. */
+async function write(panel) {
+  const button = panel.part('write');
+  if (writing) {
+    writing = null;
+    return;
+  }
+  writing = panel;
+  button.textContent = 'Stop';
+  for (let count = 0; count < WRITTEN && writing === panel; count++) {
+    const text = await panel.writtenOn(Number(part('temperature').value));
+    if (writing !== panel) break;
+    editor.field.value = text;
+    editor.field.setSelectionRange(text.length, text.length);
+    editor.field.scrollTop = editor.field.scrollHeight;
+    await update();
+    await new Promise((resolve) => setTimeout(resolve, 30));
+  }
+  writing = null;
+  button.textContent = 'Write on for me';
+  announce('Finished writing.');
+}
+
+/** Show the numbers of the word under the pointer, or of one that was tapped. */
+function followPointer(panel) {
+  const paper = panel.part('paper');
+  const bubble = part('bubble');
+  const show = ({ clientX, clientY }) => {
+    const at = panel.reading.at(clientX, clientY);
+    const found = at === null ? null : panel.describe(at);
+    bubble.hidden = !found;
+    if (!found) return;
+    bubble.querySelector('.bubble-word').textContent = found.word;
+    bubble.querySelector('.bubble-text').textContent = found.text;
+    const place = panel.reading.words[at].span.getBoundingClientRect();
+    const half = bubble.offsetWidth / 2;
+    const middle = Math.max(half + 8, Math.min(innerWidth - half - 8, place.left + place.width / 2));
+    bubble.style.left = `${middle + scrollX}px`;
+    bubble.style.top = `${place.top + scrollY}px`;
+  };
+  paper.addEventListener('pointermove', show);
+  paper.addEventListener('click', show);
+  paper.addEventListener('pointerleave', ({ pointerType }) => {
+    if (pointerType === 'mouse') bubble.hidden = true;
+  });
+  document.addEventListener('keydown', () => {
+    bubble.hidden = true;
+  });
+}
+
+/** Tell a screen reader. */
+function announce(text) {
+  part('announcement').textContent = text;
+}
+
+start();

@@ -1,0 +1,100 @@
+"""``pru page --out``, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("onnx", reason="needs the extra torch-pru[onnx]")
+
+from pages import make_run
+from typer.testing import CliRunner
+
+from torch_pru.cli import app
+from torch_pru.lm.run import RunFolder
+from torch_pru.page import site
+from torch_pru.page.server import TYPES
+
+BUILT = {"index.html": "<!doctype html>", "runtime/x.wasm": "wasm"}
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that was built, without building it."""
+    folder = tmp_path / "site"
+    for name, content in BUILT.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    monkeypatch.setattr(site, "SITE", folder)
+
+
+def pru(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["page", *map(str, arguments)], prog_name="pru")
+    return result.exit_code, result.output
+
+
+@pytest.mark.usefixtures("built")
+def test_the_files_of_two_runs(tiny_run: RunFolder, hostile_run: RunFolder, tmp_path: Path):
+    out = tmp_path / "page"
+    status, shown = pru(tiny_run.path, hostile_run.path, "--int8", "--out", out)
+    assert (status, shown) == (0, f"written to {out}; serve it with: python -m http.server -d {out}\n")
+    found = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    models = {
+        f"models/{number}/{name}"
+        for number in (1, 2)
+        for name in ("model.json", "step.onnx", "vocabulary.txt")
+    }
+    assert found == {*BUILT, *models, "models.json"}
+    assert json.loads((out / "models.json").read_text()) == {"models": ["models/1", "models/2"]}
+    about = json.loads((out / "models/1/model.json").read_text())
+    assert about["name"] == "tiny-1"
+    assert about["tokenizer"] == "words"
+    assert about["cache"] == {"mixture": 0.1, "theta": 1.0, "window": 500}
+    assert about["layers"] == [{"units": units, "groups": 2, "pooling": "average"} for units in (24, 16)]
+    assert "8-bit weights" in about["description"]
+    assert (out / "models/1/vocabulary.txt").read_bytes() == tiny_run.vocabulary.to_bytes()
+    other = json.loads((out / "models/2/model.json").read_text())
+    assert other["name"] == "<img src=x onerror=window.hit=1>"
+    assert other["vocabulary"] != about["vocabulary"]
+
+
+@pytest.mark.usefixtures("built")
+def test_what_is_refused(tiny_run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run = tiny_run.path
+    assert pru(run, run, run) == (2, "pru: error: 3 runs: at most 2 models fit beside each other\n")
+    (tmp_path / "file").touch()
+    assert "is not an empty folder" in pru(run, "--out", tmp_path / "file")[1]
+    assert "is not an empty folder" in pru(run, "--out", tmp_path)[1]
+    monkeypatch.setattr(site, "TOKENIZERS", ())
+    assert "has words tokens, which the page cannot make yet" in pru(run, "--out", tmp_path / "x")[1]
+    monkeypatch.setattr(site, "SITE", tmp_path / "nowhere")
+    status, shown = pru(run, "--out", tmp_path / "x")
+    assert status == 2
+    assert "in its folder 'page', run: npm ci && npm run build" in shown
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pru page needs onnx; pip install 'torch-pru[onnx]'" in pru(run)[1]
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_vocabulary_without_eos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run = make_run(tmp_path / "run")
+    monkeypatch.setattr(site, "EOS", "<end>")
+    with pytest.raises(site.PRUError, match="has no '<end>', which every text begins after"):
+        site.model_files(run)
+
+
+def test_the_built_page_is_that_of_the_sources():
+    if not (site.SITE / "index.html").is_file():
+        pytest.skip("the page is not built: npm ci && npm run build in the folder page")
+    source = Path(__file__).parents[2] / "page" / "src"
+    sources = {path.relative_to(source).as_posix(): path for path in source.rglob("*") if path.is_file()}
+    built = site.built_files()
+    assert set(built) - set(sources) == {
+        "runtime/ort-wasm-simd-threaded.wasm",
+        "runtime/ort.wasm.bundle.min.mjs",
+    }
+    for name, path in sources.items():
+        assert built[name].read_bytes() == path.read_bytes(), f"{name} has changed: npm run build"
+    assert {name.rpartition(".")[2] for name in built} <= set(TYPES)
