@@ -47,9 +47,10 @@ def worst_errors(problem, dtype) -> tuple[float, float]:
     from literal import OUTPUTS, compare, run_fused
 
     from torch_pru.ops import cuda
+    from torch_pru.ops.spec import RecurrenceCall
 
     results = run_fused(problem)
-    inferred = cuda.forward(*problem.inputs.values(), None, False, False)[: len(OUTPUTS)]
+    inferred = cuda.forward(RecurrenceCall(*problem.inputs.values(), None), False)[: len(OUTPUTS)]
     errors = compare(problem, results)
     inference_errors = compare(problem, results | dict(zip(OUTPUTS, inferred, strict=True)))
     outputs = {name: errors.pop(name) for name in OUTPUTS}
@@ -67,6 +68,7 @@ def measure(shape: str, steps: int, dtype_name: str) -> str:
     from literal import make_problem
 
     from torch_pru.ops import cuda
+    from torch_pru.ops.spec import RecurrenceCall, SavedRecurrence
 
     groups, units, batch = (int(n) for n in shape.split("x"))
     dtype = getattr(torch, dtype_name)
@@ -74,18 +76,19 @@ def measure(shape: str, steps: int, dtype_name: str) -> str:
     problem = make_problem(steps, batch, groups, units, dtype, seed=1, **as_read)
     worst_output, worst_gradient = worst_errors(problem, dtype)
     x = problem.inputs
-    saved = cuda.forward(x["gates"], x["weight"], x["bias"], x["h0"], x["c0"], None, False, True)
-    out, _, _, activations, cells = saved
+    call = RecurrenceCall(x["gates"], x["weight"], x["bias"], x["h0"], x["c0"], None)
+    out, _, _, activations, cells = cuda.forward(call, True)
+    kept = SavedRecurrence(x["weight"], x["h0"], x["c0"], out, activations, cells, None, False)
     grads = problem.grads
 
     def infer():
-        cuda.forward(x["gates"], x["weight"], x["bias"], x["h0"], x["c0"], None, False, False)
+        cuda.forward(call, False)
 
     def train():
-        cuda.forward(x["gates"], x["weight"], x["bias"], x["h0"], x["c0"], None, False, True)
+        cuda.forward(call, True)
 
     def back():
-        cuda.backward(*grads, x["weight"], x["h0"], x["c0"], out, activations, cells, None, False)
+        cuda.backward(*grads, kept)
 
     times = " ".join(f"{median_microseconds(work):8.1f}" for work in (infer, train, back))
     return f"{shape:>12} {times}   {worst_output:.1e} {worst_gradient:.1e}"

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch_pru.lm.model import build_model
 from torch_pru.ops import cuda, native
 from torch_pru.ops.cpu import loop, lstm
+from torch_pru.ops.spec import RecurrenceCall
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CPU = torch.device("cpu")
@@ -80,13 +81,14 @@ def zero_outputs_of_inference(*arguments) -> Results:
     return right_forward(*arguments) if saves_for_a_backward else zero_outputs(*arguments)
 
 
-def exchanged_gates(gates: Tensor, weight: Tensor, bias: Tensor, *rest) -> Results:
+def exchanged_gates(call: RecurrenceCall, save: bool) -> Results:
     order = [1, 0, 2, 3]  # the forget gate in the place of the input gate
-    return right_forward(gates[:, :, order], weight[:, order], bias[order], *rest)
+    gates, weight, bias = call.gates[:, :, order], call.weight[:, order], call.bias[order]
+    return right_forward(call._replace(gates=gates, weight=weight, bias=bias), save)
 
 
-def no_context(gates: Tensor, weight: Tensor, *rest) -> Results:
-    return right_forward(gates, torch.zeros_like(weight), *rest)
+def no_context(call: RecurrenceCall, save: bool) -> Results:
+    return right_forward(call._replace(weight=torch.zeros_like(call.weight)), save)
 
 
 def nan_in_the_last_cell(*arguments) -> Results:

@@ -23,7 +23,7 @@ from torch_pru.errors import (
 from torch_pru.initialize import SCHEMES, initialize
 from torch_pru.migrate import migrate_layer
 from torch_pru.ops import backends
-from torch_pru.ops.spec import LayerSpec, LayerWeights, TransformSpec
+from torch_pru.ops.spec import LayerCall, LayerSpec, LayerWeights, TransformSpec
 from torch_pru.options import UnitOptions, unit_specs
 from torch_pru.parameters import gather, parameter_names, register_parameters
 from torch_pru.pooling import DEFAULT_WINDOW, pyramid
@@ -181,8 +181,8 @@ class PRUCell(nn.Module):
         check_states(hx, shape, ("h", "c"), like)
         h, c = (state.reshape(-1, self.hidden_size) for state in hx)
         x = input.reshape(1, -1, self.input_size)
-        spec, requested = self.spec, self.backend
-        _, h, c = backends.run("layer", x, weights, h, c, None, spec=spec, reverse=False, requested=requested)
+        call = LayerCall(x, weights, h, c, None, self.spec)
+        _, h, c = backends.run("layer", call, requested=self.backend)
         return h.view(shape), c.view(shape)
 
     def _load_from_state_dict(self, state_dict, prefix, *others) -> None:

@@ -31,7 +31,7 @@ from torch_pru.ops import backends
 from torch_pru.ops.dense import lstm_matrices
 from torch_pru.ops.dropping import draw_mask
 from torch_pru.ops.products import product_dtype
-from torch_pru.ops.spec import LayerWeights
+from torch_pru.ops.spec import LayerCall, LayerWeights
 from torch_pru.options import UnitOptions, unit_specs
 from torch_pru.packed import check_packed
 from torch_pru.parameters import ParameterNames, gather, parameter_names, register_parameters
@@ -380,8 +380,8 @@ class PRU(nn.Module):
             h, c = (None, None) if hx is None else (hx[0][index], hx[1][index])
             if self.training and self.weight_drop > 0:
                 mine = mine._replace(context=self._dropped(mine.context))
-            options = {"spec": spec, "reverse": direction == 1}
-            y, h, c = backends.run("layer", x, mine, h, c, lengths, requested=self.backend, **options)
+            call = LayerCall(x, mine, h, c, lengths, spec, reverse=direction == 1)
+            y, h, c = backends.run("layer", call, requested=self.backend)
             outputs.append(y)
             states.append((h, c))
         h, c = (torch.stack(state) for state in zip(*states, strict=True))
@@ -401,10 +401,8 @@ class PRU(nn.Module):
         choices = []
         for index, spec in enumerate(self.specs):
             read = x[..., :1].expand(-1, -1, spec.input_size)
-            arguments = (read, self.weights(index), None, None, None)
-            requested = self.backend
-            choice = backends.choose("layer", *arguments, spec=spec, reverse=False, requested=requested)
-            choices.append(choice)
+            call = LayerCall(read, self.weights(index), None, None, None, spec)
+            choices.append(backends.choose("layer", call, requested=self.backend))
         choice = next((choice for choice in choices if choice.reason is not None), choices[0])
         return choice.name, choice.reason
 

@@ -92,11 +92,13 @@ def run_literal(problem: Problem) -> dict[str, Tensor]:
 
 def run_fused(problem: Problem) -> dict[str, Tensor]:
     from torch_pru.ops import cuda
+    from torch_pru.ops.spec import RecurrenceCall, SavedRecurrence
 
     x = problem.inputs
-    out, hn, cn, activations, cells = cuda.forward(*x.values(), problem.lengths, problem.reverse, True)
+    call = RecurrenceCall(*x.values(), problem.lengths, problem.reverse)
+    out, hn, cn, activations, cells = cuda.forward(call, True)
     saved = (x["weight"], x["h0"], x["c0"], out, activations, cells)
-    gradients = cuda.backward(*problem.grads, *saved, problem.lengths, problem.reverse)
+    gradients = cuda.backward(*problem.grads, SavedRecurrence(*saved, problem.lengths, problem.reverse))
     return dict(zip(OUTPUTS, (out, hn, cn), strict=True)) | {
         f"d{name}": g for name, g in zip(INPUTS, gradients, strict=True)
     }

@@ -12,6 +12,7 @@ from torch_pru import PRU
 from torch_pru.errors import PRUError
 from torch_pru.ops import cuda, library
 from torch_pru.ops.cuda import recurrent as recurrence
+from torch_pru.ops.spec import RecurrenceCall
 
 pytestmark = pytest.mark.gpu
 
@@ -153,7 +154,7 @@ def test_it_is_near_nn_lstm(hidden, layers, both):
 def test_opcheck(groups, units):
     problem = problem_of(4, 3, groups, units)
     given = (*problem.inputs.values(), None, False, True, "cuda")
-    assert cuda.recurrence_reason(problem.inputs["gates"], problem.inputs["weight"]) is None
+    assert cuda.recurrence_reason(RecurrenceCall(**problem.inputs, lengths=None), eager=True) is None
     out, _, _, activations, cells = library.forward(*given)
     weight, h0, c0 = (problem.inputs[name] for name in ("weight", "h0", "c0"))
     kept = (weight, h0, c0, out, activations, cells, None, False, "cuda")

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_pru import PRU, PRUCell
-from torch_pru.ops import folding, layer
+from torch_pru.ops import backends, folding
 from torch_pru.ops.cuda import folding as kernels
 from torch_pru.ops.gates import input_gates
 from torch_pru.ops.products import gate_linear
@@ -34,6 +34,13 @@ SHAPES = [
     (6, 6, (5,), True),
     (64, 48, (33, 3), False),
 ]
+
+
+def gates_of(cell: PRUCell, x: Tensor, backend: str = "cuda") -> Tensor:
+    """What a cell's input contributes to its gates."""
+    weights, spec = cell.weights(), cell.spec
+    options = {"spec": spec.input, "residual": spec.residual, "requested": backend}
+    return backends.run("input_gates", x, weights.input, weights.input_kernels, **options)
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +80,7 @@ def test_values_and_every_gradient(features, units, windows, residual, rows, dty
     kind = torch.float32 if wide else dtype
     x = torch.randn(rows, features, device="cuda").to(dtype).to(kind).requires_grad_()
     weights = [w.requires_grad_() for w in make_levels(features, units, windows, kind)]
-    result = input_gates(x, weights, windows, dtype, residual)
+    result = input_gates(x, weights, windows, dtype, residual, backend="cuda")
     assert result.shape == (rows, 4, units)
     assert result.dtype == dtype
     assert result.transpose(1, 2).is_contiguous()
@@ -122,7 +129,7 @@ def test_slices_that_start_anywhere():
 def test_any_strides_of_the_gradient(dtype):
     weights = [w.requires_grad_() for w in make_levels(40, 40, (3,))]
     x = torch.randn(5, 6, 40, device="cuda", dtype=dtype, requires_grad=True)
-    result = input_gates(x, weights, (3,), dtype, residual=True)
+    result = input_gates(x, weights, (3,), dtype, residual=True, backend="cuda")
     grad = torch.randn(5, 6, 4, 40, device="cuda", dtype=dtype)
     unit_major = grad.transpose(-1, -2).contiguous().transpose(-1, -2)
     first, again = (
@@ -139,7 +146,7 @@ def test_opcheck(features, x_dtype, which):
     x = torch.randn(3, 2, features, device="cuda", dtype=x_dtype, requires_grad="x" in which)
     weights = [w.requires_grad_("w" in which) for w in make_levels(features, features, (3,))]
     for residual in (False, True):
-        given = (x, weights, [1, 3], torch.bfloat16, residual, "x" in which, "w" in which)
+        given = (x, weights, [1, 3], torch.bfloat16, residual, "x" in which, "w" in which, "cuda")
         checks = torch.library.opcheck(torch.ops.torch_pru.input_gates, given, rtol=0.02, atol=0.02)
         assert set(checks.values()) == {"SUCCESS"}
 
@@ -185,7 +192,7 @@ def test_an_input_of_float32_is_rounded_first():
     cell = PRUCell(1400, 1400, device="cuda")
     x = torch.randn(3, 2, 1400, device="cuda")
     with torch.autocast("cuda", torch.bfloat16):
-        one, two = (layer.input_gates(values, cell.weights(), cell.spec) for values in (x, x.bfloat16()))
+        one, two = (gates_of(cell, values) for values in (x, x.bfloat16()))
         assert torch.equal(one, two)
 
 
@@ -196,7 +203,7 @@ def test_bit_identical_from_run_to_run(residual):
     grad = torch.randn(1400, 1400, 4, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
 
     def run() -> list[Tensor]:
-        result = input_gates(x, weights, (3,), torch.bfloat16, residual)
+        result = input_gates(x, weights, (3,), torch.bfloat16, residual, backend="cuda")
         return [result, *torch.autograd.grad(result, [x, *weights], grad)]
 
     first = run()
@@ -209,7 +216,7 @@ def test_as_a_cuda_graph():
     x = torch.randn(64, 400, device="cuda", requires_grad=True)
 
     def run() -> list[Tensor]:
-        result = input_gates(x, weights, (3,), torch.bfloat16)
+        result = input_gates(x, weights, (3,), torch.bfloat16, backend="cuda")
         return [result, *torch.autograd.grad(result.float().square().sum(), [x, *weights])]
 
     stream = torch.cuda.Stream()
@@ -251,15 +258,13 @@ def test_without_the_kernels(monkeypatch):
     cell = PRUCell(40, 40, levels=3, residual=True, device="cuda", dtype=torch.bfloat16, groups=4)
     x = torch.randn(9, 40, device="cuda", dtype=torch.bfloat16, requires_grad=True)
 
-    def run() -> list[Tensor]:
-        weights = cell.weights()
-        y = layer.input_gates(x, weights, cell.spec)
-        return [y, *torch.autograd.grad(y.float().square().sum(), [x, *weights.input])]
+    def run(backend: str) -> list[Tensor]:
+        y = gates_of(cell, x, backend)
+        return [y, *torch.autograd.grad(y.float().square().sum(), [x, *cell.weights().input])]
 
-    with_kernels = run()
-    monkeypatch.setattr(kernels, "unserved", lambda index: "cuda-bindings is not installed")
+    with_kernels = run("cuda")
     monkeypatch.setattr(kernels, "launch_on", None)
-    for ours, theirs in zip(with_kernels, run(), strict=True):
+    for ours, theirs in zip(with_kernels, run("loop"), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0.03, atol=0.03)
 
 
@@ -268,7 +273,7 @@ def test_a_weight_that_lies_right_is_not_copied(monkeypatch):
     weight = torch.randn(1, 4, 24, 40, device="cuda", dtype=torch.bfloat16)
     x = torch.randn(1, 40, device="cuda", dtype=torch.bfloat16)
     with torch.no_grad():
-        expected = gate_linear(x, weight)
+        expected = gate_linear(x, weight, backend="cuda", eager=True)
         weight = weight.transpose(1, 2).contiguous().transpose(1, 2)
         monkeypatch.setattr(kernels, "fold", None)
-        assert torch.equal(gate_linear(x, weight), expected)
+        assert torch.equal(gate_linear(x, weight, backend="cuda", eager=True), expected)

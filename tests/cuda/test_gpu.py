@@ -12,6 +12,7 @@ from shapes import AMPERE
 from torch_pru import PRU
 from torch_pru.ops import cuda
 from torch_pru.ops.cuda import recurrent as recurrence
+from torch_pru.ops.spec import RecurrenceCall
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poisoned")]
 
@@ -99,8 +100,8 @@ def test_other_dtypes_and_layouts_of_the_arguments(groups, units):
 
 def test_inference_saves_nothing_and_agrees():
     x = make_problem(20, 7, 4, 350, torch.float16).inputs.values()
-    out, hn, cn, activations, cells = cuda.forward(*x, None, False, False)
-    kept = cuda.forward(*x, None, False, True)
+    out, hn, cn, activations, cells = cuda.forward(RecurrenceCall(*x, None), False)
+    kept = cuda.forward(RecurrenceCall(*x, None), True)
     assert activations.numel() == cells.numel() == 0
     assert all(torch.equal(a, b) for a, b in zip((out, hn, cn), kept[:3], strict=True))
 
@@ -198,9 +199,9 @@ def test_nan_travels_and_nothing_hangs(groups, units):
 
 def test_a_shape_that_is_not_covered_is_an_error():
     x = make_problem(3, 2, 1, 351, torch.float16).inputs
-    assert "even" in cuda.recurrence_reason(x["gates"], x["weight"])
+    assert "even" in cuda.recurrence_reason(RecurrenceCall(**x, lengths=None), eager=True)
     with pytest.raises(ValueError, match="even"):
-        cuda.forward(*x.values(), None, False, False)
+        cuda.forward(RecurrenceCall(**x, lengths=None), False)
 
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)

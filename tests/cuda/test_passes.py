@@ -13,6 +13,7 @@ from torch_pru.ops import backends, cuda, library
 from torch_pru.ops.cuda import passes
 from torch_pru.ops.cuda.recurrent import weight_gradient_like
 from torch_pru.ops.dropping import draw_mask
+from torch_pru.ops.spec import RecurrenceCall
 
 pytestmark = pytest.mark.gpu
 
@@ -271,7 +272,7 @@ def test_opcheck_of_the_fused_recurrence(weight_dtype, groups, units):
     inputs = problem.inputs
     inputs["weight"] = inputs["weight"].to(weight_dtype)
     inputs["bias"], inputs["h0"] = inputs["bias"].float(), inputs["h0"].float()
-    assert cuda.recurrence_reason(inputs["gates"], inputs["weight"]) is None
+    assert cuda.recurrence_reason(RecurrenceCall(**inputs, lengths=None), eager=True) is None
     out, _, _, activations, cells = library.forward(*inputs.values(), None, False, True, "cuda")
     kept = (inputs["weight"], inputs["h0"], inputs["c0"], out, activations, cells, None, False, "cuda")
     arguments = (*problem.grads, *kept)

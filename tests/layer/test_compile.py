@@ -76,7 +76,7 @@ def test_all_steps_are_one_node(backend: str, name: str):
 def test_an_operator_that_a_compiled_caller_calls_eagerly(monkeypatch: pytest.MonkeyPatch):
     """As where a compiler gave up on the calling function: it does not look into the operator instead."""
     broken = torch._dynamo.disable(loop.recurrence, recursive=False)
-    monkeypatch.setattr(loop, "layer", functools.partial(run_layer, broken))
+    monkeypatch.setattr(loop, "layer", functools.partial(run_layer, broken, "loop"))
     pru, x, seen = PRU(8, 8, levels=2, groups=4), torch.randn(4, 3, 8, requires_grad=True), []
 
     def look(graph: torch.fx.GraphModule, inputs: list) -> object:

@@ -135,7 +135,7 @@ def arguments(shape: tuple, rows: tuple, dtype: torch.dtype, x_dtype: torch.dtyp
     features, _, windows = shape
     x = torch.randn(*rows, features, dtype=x_dtype, requires_grad="x" in which)
     weights = [w.detach().requires_grad_("w" in which) for w in levels_of(shape, dtype=torch.float32)]
-    return x, weights, [1, *windows], dtype, False, "x" in which, "w" in which
+    return x, weights, [1, *windows], dtype, False, "x" in which, "w" in which, "loop"
 
 
 @pytest.mark.parametrize("which", ["xw", "x", "w", ""])
@@ -155,7 +155,7 @@ def test_opcheck_of_the_backward(which: str, residual: bool):
     folded = torch.randn(40, 16, dtype=torch.bfloat16) if "x" in which else None
     operand = torch.randn(6, 16, dtype=torch.bfloat16) if "w" in which else None
     dtypes = torch.float32, torch.float32
-    given = (grad, folded, operand, features, units, windows, residual, *dtypes)
+    given = (grad, folded, operand, features, units, windows, residual, *dtypes, "loop")
     checks = torch.library.opcheck(torch.ops.torch_pru.input_gates_backward, given)
     assert set(checks.values()) == {"SUCCESS"}
 
@@ -197,7 +197,7 @@ def test_a_caller_who_does_not_know_what_is_asked_for(which: str):
     exact = exact_gates(x, [weight.double() for weight in weights], tuple(windows[1:]), residual=False)
     expected = gradients([exact], **asked)
     for for_input, for_weights in ((False, False), (True, True)):
-        result = gates.forward(x, weights, windows, dtype, False, for_input, for_weights)[0]
+        result = gates.forward(x, weights, windows, dtype, False, for_input, for_weights, "loop")[0]
         assert_all_close(gradients([result], **asked), expected, rtol=1e-6, atol=1e-6)
 
 

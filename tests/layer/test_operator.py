@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torch_pru import PRU, PRUError
-from torch_pru.ops import library, recurrence, reference
+from torch_pru.ops import library, recurrence
 
 from .comparing import assert_all_close, gradients
 
@@ -86,8 +86,8 @@ def test_opcheck_of_the_backward(case):
 def test_one_meaning(case):
     tensors, keywords = case
     found = []
-    for run in (functools.partial(recurrence, backend="loop"), reference.recurrence):
-        results = run(*tensors.values(), **keywords)
+    for backend in ("loop", "reference"):
+        results = recurrence(*tensors.values(), **keywords, backend=backend)
         values = dict(zip(("out", "hn", "cn"), results, strict=True))
         found.append(values | gradients(results, **leaves(tensors)))
     assert_all_close(*found, rtol=0, atol=1e-12)

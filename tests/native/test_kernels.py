@@ -17,6 +17,7 @@ from torch_pru.ops import native
 from torch_pru.ops.native.calls import Arguments
 from torch_pru.ops.native.library import library
 from torch_pru.ops.native.operators import backward, forward, run
+from torch_pru.ops.spec import RecurrenceCall
 
 from . import literal, problems
 from .problems import assert_agrees, check, draw, outcome
@@ -296,7 +297,7 @@ def test_the_piece_recurrence():
     lengths = torch.tensor([2, 5, 4])
     for dtype, bound in ((torch.float32, 1e-6), (torch.bfloat16, 0.02)):
         tensors = (tensor.to(dtype) for tensor in (gates, weight, bias, h0))
-        found = native.recurrence(*tensors, c0, lengths, reverse=True, eager=True)
+        found = native.recurrence(RecurrenceCall(*tensors, c0, lengths, reverse=True), eager=True)
         assert [tensor.dtype for tensor in found] == [dtype, dtype, torch.float32]
         for mine, right in zip(found, expected, strict=True):
             torch.testing.assert_close(mine.double(), right, rtol=0, atol=bound)

@@ -16,6 +16,7 @@ from torch_pru.lm.config import PRU_SETTINGS, Config, build_config
 from torch_pru.lm.data import load_corpus
 from torch_pru.lm.device import choose_device
 from torch_pru.lm.model import LanguageModel
+from torch_pru.ops import torch_private as private
 
 SIZES = ((64,), (128,), (256,), (400, 256), (650, 400), (1150, 1150, 400))
 """Units of each layer; the last is also the size of the embedding."""
@@ -172,7 +173,7 @@ def training_speed(config: Config, vocabulary_size: int, seconds: float = 1.0) -
         loss = model.nll(hidden.raw, text[1:]).mean()
         gradients = torch.autograd.grad(loss, parameters)
         with torch.no_grad():
-            torch._foreach_add_(parameters, gradients, alpha=-1e-3)
+            private.foreach_add_(parameters, gradients, alpha=-1e-3)
         loss.item()  # waits for a GPU
 
     step()

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from torch_pru.errors import PRUError
 from torch_pru.ops import backends, dropping, gates, library  # whose operators must be registered
+from torch_pru.ops.spec import Outputs, RecurrenceCall
 
 __all__ = ["backends", "dropping", "gates", "library", "recurrence"]
 
@@ -31,27 +32,27 @@ def recurrence(
     *,
     reverse: bool = False,
     backend: str = "auto",
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Outputs:
     """Run LSTM gating with a grouped context over all steps.
 
     Gates stand in the order of ``nn.LSTM``: input, forget, content, output. At step t, with
     z = gates[t] + bias + W·h: i, f, o = sigmoid(z), g = tanh(z); c = f·c + i·g; h = o·tanh(c).
 
     Args:
-        gates: (T, B, 4, M), what the input contributes to the gates at every step; any strides.
+        gates: (T, B, 4, M), the contribution of the input to the gates at every step; any strides.
         weight: (G, 4, D, D) with G·D = M; ``weight[j, k, a, b]`` leads from unit b to gate k of
             unit a, both inside group j.
         bias: (4, M) or None.
-        h0, c0: (B, M), the states before the first step; zero where not given.
-        lengths: (B,), valid steps of each column, 1 to T (on a GPU the values are not looked at: the
-            host would wait). After them the state is frozen and the output is zero. Without it every
-            step is valid.
+        h0, c0: (B, M), the states before the first step; zero if not given.
+        lengths: (B,), the number of valid steps of each column, 1 to T. After them the state is frozen and
+            the output is zero. If not given, every step is valid. On a GPU the values are not checked, to
+            avoid a synchronization.
         reverse: run from each column's last valid step to step 0; outputs stay at their positions.
         backend: ``"auto"``, or the name of a backend.
 
     Returns:
-        out (T, B, M); hn (B, M) in out's dtype; cn (B, M) in c0's dtype, if that was given. The dtype of
-        ``gates`` is the one computed in; the cell state is float32 where that has 16 bits.
+        out (T, B, M) and hn (B, M) in the dtype of ``gates``, and cn (B, M) in the dtype of ``c0``, if given.
+        The cell state is kept in float32 if ``gates`` has 16 bits.
 
     Example:
         >>> gates, weight = torch.randn(70, 20, 4, 1400), torch.randn(4, 4, 350, 350) / 20
@@ -59,19 +60,13 @@ def recurrence(
         >>> out.shape
         torch.Size([70, 20, 1400])
     """
-    _check_shapes(gates, weight, bias, h0, c0, lengths)
-    arguments = (gates, weight, bias, h0, c0, lengths)
-    return backends.run("recurrence", *arguments, reverse=reverse, requested=backend)
+    call = RecurrenceCall(gates, weight, bias, h0, c0, lengths, reverse)
+    _check_shapes(call)
+    return backends.run("recurrence", call, requested=backend)
 
 
-def _check_shapes(
-    gates: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    h0: Tensor | None,
-    c0: Tensor | None,
-    lengths: Tensor | None,
-) -> None:
+def _check_shapes(call: RecurrenceCall) -> None:
+    gates, weight, bias, h0, c0, lengths, _ = call
     device = gates.device
     for name, tensor in (("weight", weight), ("bias", bias), ("h0", h0), ("c0", c0)):
         if tensor is not None and tensor.device != device:
@@ -95,7 +90,7 @@ def _check_lengths(lengths: Tensor, steps: int, batch: int) -> None:
     if lengths.shape != (batch,) or lengths.dtype != torch.int64:
         raise PRUError(f"lengths is {tuple(lengths.shape)} of {lengths.dtype}; expected ({batch},) of int64")
     if lengths.is_cuda or batch == 0 or torch.compiler.is_compiling():
-        return  # looking at the values would make the host wait for the device
+        return  # reading the values would synchronize with the device
     for length in (int(lengths.min()), int(lengths.max())):
         if not 1 <= length <= steps:
             raise PRUError(f"lengths holds {length}; expected 1 to {steps}")

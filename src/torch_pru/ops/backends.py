@@ -1,14 +1,14 @@
-"""Who runs a piece of work: the one place where a backend is chosen.
+"""The registry of backends, and the only place where one is chosen.
 
-A *piece* is a function that backends offer under one name and with one signature; see ``PIECES``. A *backend*
-is a module with some of these functions and with ``unsupported_reason(piece, *arguments, **options)``, which
-takes the arguments of the piece and returns None, or why the backend cannot run it. The choice is made once,
-by :func:`choose`, and handed down. To add a backend, write such a module and :func:`register` it.
+A *piece* is a function that several backends implement under the same name and with the same signature; see
+``PIECES``. A *backend* is a module with some of these functions and with
+``unsupported_reason(piece, *arguments, **options)``, which takes the arguments of the piece and returns None,
+or a string that says why the backend cannot run it. :func:`run` chooses a backend and calls its function. To
+add a backend, write such a module and :func:`register` it.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import logging
 from collections.abc import Callable, Iterable
@@ -20,14 +20,15 @@ import torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError, check_choice
-from torch_pru.ops.torch_private import Mode, are_plain, current_mode
+from torch_pru.ops.operators import are_plain
+from torch_pru.ops.torch_private import Mode, current_mode
 
 log = logging.getLogger(__name__)
 
 PIECES = {
     "layer": "all steps of a layer in one direction",
     "recurrence": "the sequential part of a layer",
-    "input_gates": "what a layer's input contributes to the gates",
+    "input_gates": "the contribution of a layer's input to its gates",
     "drop": "values under a dropout or weight-drop mask",
     "add_rows": "the gradient of an embedding lookup",
     "cross_entropy": "the decoder and its cross-entropy",
@@ -37,8 +38,8 @@ PIECES = {
     "token_model": "generation, token by token",
 }
 WITH_MODE = frozenset(("layer", "recurrence", "input_gates", "drop"))
-"""Pieces with a keyword ``eager``: False while something besides plain computation is going on, such as a
-compiler, a transform or a tensor subclass. Tensors must not be cached then, and operators be dispatched."""
+"""Pieces with a keyword ``eager``: False if a compiler, a transform or a tensor subclass is involved. Then do
+not cache tensors, and call operators through the dispatcher."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ class Choice(NamedTuple):
     """A backend for one call.
 
     Attributes:
-        name: the backend's.
-        run: its function; takes the arguments that it was chosen for.
-        reason: why it is not the backend with the highest priority for the device; None where it is.
+        name: the name of the backend.
+        run: its function.
+        reason: why it is not the backend with the highest priority for the device; None if it is.
     """
 
     name: str
@@ -73,8 +74,8 @@ def register(name: str, module: str | ModuleType, *, priority: int, device: str 
 
     Args:
         name: what ``PRU(..., backend=name)`` asks for.
-        module: the module, or its import path; it is then imported when it is first needed.
-        priority: of those that can run a piece, the one with the highest priority does.
+        module: the module, or its import path, which is imported at first use.
+        priority: the backend with the highest priority that can run a piece does.
         device: the type of device that it runs on, such as ``"cuda"``; None for any.
     """
     _backends[name] = Backend(name, module, priority, device)
@@ -100,46 +101,52 @@ def choose(piece: str, *arguments: Any, requested: str = "auto", **options: Any)
     Args:
         piece: one of ``PIECES``.
         arguments, options: of the piece. The first tensor among them determines the device.
-        requested: ``"auto"`` for the one with the highest priority that can, or the name of a backend, which
-            is an error where it cannot.
+        requested: the name of a backend, which raises if it cannot run the call; or ``"auto"`` for the one
+            with the highest priority that can.
     """
+    name, backend, reason = _choose(piece, arguments, options, requested)
+    return Choice(name, getattr(backend, piece), reason)
+
+
+def run(piece: str, *arguments: Any, requested: str = "auto", **options: Any) -> Any:
+    """Run ``piece`` on the backend that :func:`choose` names."""
+    _, backend, _ = _choose(piece, arguments, options, requested)
+    return getattr(backend, piece)(*arguments, **options)
+
+
+def _choose(
+    piece: str, arguments: tuple[Any, ...], options: dict[str, Any], requested: str
+) -> tuple[str, ModuleType, str | None]:
+    """Name and module of a backend, and why it is not the fastest one; ``eager`` is added to ``options``."""
     mode = current_mode()
     if piece in WITH_MODE:
         options["eager"] = mode is Mode.EAGER and are_plain(arguments)
     if requested != "auto":
-        return _requested(requested, piece, arguments, options)
+        return *_requested(requested, piece, arguments, options), None
     if mode is Mode.DERIVATIVE:
-        run = _bound(module("reference"), piece, options)
-        return Choice("reference", run, "torch.func or forward-mode AD takes a derivative")
+        return "reference", module("reference"), "torch.func or forward-mode AD takes a derivative"
     first_reason, device = None, _device_type(arguments)
     for name, backend in _candidates_for(piece, device):
         reason = backend.unsupported_reason(piece, *arguments, **options)
         if reason is None:
-            return Choice(name, _bound(backend, piece, options), first_reason)
+            return name, backend, first_reason
         if first_reason is None:
             first_reason = f"{name}: {reason}"
             _log_once(piece, first_reason, device)
     raise PRUError(f"no backend can run {piece!r}: {first_reason}")
 
 
-def run(piece: str, *arguments: Any, requested: str = "auto", **options: Any) -> Any:
-    """The result of ``piece`` from the backend that :func:`choose` gives."""
-    return choose(piece, *arguments, requested=requested, **options).run(*arguments, **options)
-
-
-def _requested(name: str, piece: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Choice:
+def _requested(
+    name: str, piece: str, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[str, ModuleType]:
+    """The backend of this name, or the reference if it does not have the piece."""
     check_choice("backend", name, names())
     backend = module(name)
     if not hasattr(backend, piece):
-        backend = module("reference")
-    elif (reason := backend.unsupported_reason(piece, *arguments, **options)) is not None:
+        return "reference", module("reference")
+    if (reason := backend.unsupported_reason(piece, *arguments, **options)) is not None:
         raise PRUError(f"backend={name!r} cannot run this call: {reason}; use backend='auto'")
-    return Choice(name, _bound(backend, piece, options), None)
-
-
-def _bound(backend: ModuleType, piece: str, options: dict[str, Any]) -> Callable[..., Any]:
-    function = getattr(backend, piece)
-    return functools.partial(function, eager=options["eager"]) if piece in WITH_MODE else function
+    return name, backend
 
 
 def _device_type(arguments: Iterable[Any]) -> str:
@@ -174,7 +181,7 @@ def _candidates_for(piece: str, device: str) -> _Candidates:
     return _candidates[piece, device]
 
 
-@torch.compiler.assume_constant_result  # a compiler reads what this leaves, and does not trace the imports
+@torch.compiler.assume_constant_result  # so that a compiler does not trace the imports
 def _load_all() -> None:
     for device in ("cpu", "cuda", "meta"):
         if ("layer", device) not in _candidates:
@@ -199,8 +206,8 @@ _logged: set[str] = set()
 
 
 def _log_once(piece: str, reason: str, device: str) -> None:
-    """Say once that a slower path is taken: a warning on a GPU, where it costs most."""
-    if not torch.compiler.is_compiling() and reason not in _logged:  # a compiler must not read it
+    """Log once that a slower backend is used: as a warning on a GPU, where it costs most."""
+    if not torch.compiler.is_compiling() and reason not in _logged:
         _logged.add(reason)
         level = logging.INFO if device == "cpu" else logging.WARNING
         log.log(level, "%s runs on a slower backend (%s)", piece, reason)

@@ -1,13 +1,12 @@
-"""What a layer's input contributes to its gates as one operator: for 16 bits on a GPU.
+"""The contribution of a layer's input to its gates as one operator, for 16 bits on a GPU.
 
-A pyramid whose pooling is linear is one matrix W' of the input: its levels *folded*. So the forward pass is
-fold and one product, and the backward pass is two products and the transpose of the fold. W' keeps the gates
-of a unit side by side, and so does the result: the fused recurrence reads them at once.
+A pyramid whose pooling is linear can be *folded* into one matrix W'. The forward pass folds the levels and
+multiplies once; the backward pass multiplies twice and applies the transpose of the fold. In W' and in the
+result the four gates of a unit are adjacent, as the fused recurrence reads them.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from torch_pru.ops import folding
+from torch_pru.ops.backends import module
 from torch_pru.ops.folding import aligned
 from torch_pru.ops.operators import OnceDifferentiable, Operator
 
@@ -28,16 +28,18 @@ def input_gates(
     dtype: torch.dtype,
     residual: bool = False,
     *,
+    backend: str = "loop",
     eager: bool | None = None,
 ) -> Tensor:
-    """The product of x and a pyramid without groups, average pooled; of one level it is a linear transform.
+    """The product of x and a pyramid without groups, average pooled; with one level, a linear transform.
 
     Args:
         x: (…, N).
         weights: (1, gates, m_k, N/2^k), one for each level k.
-        windows: what each level below the first was pooled by; 1 skips every second feature.
-        dtype: what the product is computed in.
-        residual: add x to every gate; M is N then.
+        windows: the pooling window of each level below the first; 1 skips every second feature.
+        dtype: of the product.
+        residual: add x to every gate; then M = N.
+        backend: whose module ``folding`` is used, if it has one.
 
     Returns:
         (…, gates, M) in ``dtype``, a view of (…, M, gates).
@@ -48,21 +50,13 @@ def input_gates(
         torch.Size([5, 3, 4, 8])
     """
     wanted = False  # the differentiable operator finds out what is needed for gradients
-    return forward(x, list(weights), [1, *windows], dtype, residual, wanted, wanted, eager=eager)[0]
+    arguments = (x, list(weights), [1, *windows], dtype, residual, wanted, wanted, backend)
+    return forward(*arguments, eager=eager)[0]
 
 
-def implementation(tensor: Tensor, rows: int, columns: int) -> ModuleType:
-    """The module with ``fold``, ``unfold``, ``spread`` and ``collect`` that serves a W' of this size."""
-    if tensor.is_cuda and _kernels().covers(tensor.device, rows, columns):
-        return _kernels()
-    return folding
-
-
-@functools.cache
-def _kernels() -> ModuleType:
-    from torch_pru.ops.cuda import folding  # here, because importing the package must stay light
-
-    return folding
+def _passes(backend: str) -> ModuleType:
+    """The module with ``fold``, ``unfold``, ``spread`` and ``collect``: the backend's, or plain PyTorch."""
+    return getattr(module(backend), "folding", folding)
 
 
 def _forward(
@@ -73,6 +67,7 @@ def _forward(
     residual: bool,
     for_input: bool,
     for_weights: bool,
+    backend: str,
 ) -> list[Tensor]:
     """The gates; ``for_input`` also W', ``for_weights`` also x in ``dtype``, unless they are arguments.
 
@@ -80,11 +75,11 @@ def _forward(
     """
     gates, units, features = *_sizes(weights), x.shape[-1]
     keep = _kept(x, weights, dtype)
-    module = implementation(x, units * gates, aligned(features))
-    folded = module.fold(weights, tuple(windows[1:]), dtype) if keep.folded else folded_already(weights[0])
+    passes = _passes(backend)
+    folded = passes.fold(weights, tuple(windows[1:]), dtype) if keep.folded else folded_already(weights[0])
     operand = _operand(x, dtype, keep.columns)
     if residual:
-        every_gate = module.spread(_first_columns(operand, features), gates)
+        every_gate = passes.spread(_first_columns(operand, features), gates)
         result = every_gate.addmm_(operand, folded.t())  # one rounding of the whole sum
     else:
         result = torch.mm(operand, folded.t())
@@ -96,7 +91,7 @@ def _forward(
     return results
 
 
-def _forward_fake(x, weights, windows, dtype, residual, for_input, for_weights):
+def _forward_fake(x, weights, windows, dtype, residual, for_input, for_weights, backend):
     gates, units = _sizes(weights)
     keep, rows = _kept(x, weights, dtype), x.shape[:-1].numel()
     results = [x.new_empty(*x.shape[:-1], units, gates, dtype=dtype).transpose(-1, -2)]
@@ -154,6 +149,7 @@ def _backward(
     residual: bool,
     input_dtype: torch.dtype,
     weight_dtype: torch.dtype,
+    backend: str,
 ) -> list[Tensor]:
     """The gradients of the input (…, N) and of every level's weight.
 
@@ -165,18 +161,18 @@ def _backward(
         windows: one for each level; the first level's is 1.
     """
     gates, rows = grad.shape[-2], grad.transpose(-1, -2).reshape(-1, sum(units) * grad.shape[-2])
-    module = implementation(grad, rows.shape[1], aligned(features))
+    passes = _passes(backend)
     grads = []
     if folded is not None:
         if residual:
-            total = module.collect(rows, gates).addmm_(rows, _first_columns(folded, features)).to(input_dtype)
+            total = passes.collect(rows, gates).addmm_(rows, _first_columns(folded, features)).to(input_dtype)
         else:
             total = _first_columns(_product(rows, folded, input_dtype), features)
         grads.append(total.view(*grad.shape[:-2], features))
     if operand is not None:
         # In 16 bits, as both factors are: half the bytes for a pass that does little but move them.
         grad_folded = torch.mm(rows.t(), operand)
-        grads += module.unfold(grad_folded, gates, features, units, tuple(windows[1:]), weight_dtype)
+        grads += passes.unfold(grad_folded, gates, features, units, tuple(windows[1:]), weight_dtype)
     return grads
 
 
@@ -192,7 +188,9 @@ def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.mm(a, b).to(dtype)
 
 
-def _backward_fake(grad, folded, operand, features, units, windows, residual, input_dtype, weight_dtype):
+def _backward_fake(
+    grad, folded, operand, features, units, windows, residual, input_dtype, weight_dtype, backend
+):
     grads = []
     if folded is not None:
         columns = features if residual else folded.shape[1]
@@ -205,13 +203,14 @@ def _backward_fake(grad, folded, operand, features, units, windows, residual, in
 
 class _InputGates(Function):
     @staticmethod
-    def forward(ctx, x, windows, dtype, residual, _for_input, _for_weights, *weights):
+    def forward(ctx, x, windows, dtype, residual, _for_input, _for_weights, backend, *weights):
         for_input, for_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[-len(weights) :])
-        results = forward.below_autograd(x, weights, windows, dtype, residual, for_input, for_weights)
+        wanted = for_input, for_weights
+        results = forward.below_autograd(x, weights, windows, dtype, residual, *wanted, backend)
         _, *made = results
         ctx.keep, ctx.dtype = _kept(x, weights, dtype), dtype
         units = [weight.shape[2] for weight in weights]
-        ctx.arguments = x.shape[-1], units, windows, residual, x.dtype, weights[0].dtype
+        ctx.arguments = x.shape[-1], units, windows, residual, x.dtype, weights[0].dtype, backend
         ctx.set_materialize_grads(False)  # the other results have none
         ctx.save_for_backward(
             (made.pop(0) if ctx.keep.folded else weights[0]) if for_input else None,
@@ -224,14 +223,14 @@ class _InputGates(Function):
         folded, operand = ctx.saved_tensors
         levels, for_input, for_weights = len(ctx.arguments[1]), folded is not None, operand is not None
         if grad is None:
-            return None, *[None] * 5, *[None] * levels
+            return None, *[None] * 6, *[None] * levels
         if for_input and not ctx.keep.folded:
             folded = folded_already(folded)
         if for_weights:
             operand = _operand(operand, ctx.dtype, ctx.keep.columns)
         grads = backward(grad, folded, operand, *ctx.arguments)
         grad_input, grad_weights = (grads[0], grads[1:]) if for_input else (None, grads)
-        return grad_input, *[None] * 5, *(grad_weights if for_weights else [None] * levels)
+        return grad_input, *[None] * 6, *(grad_weights if for_weights else [None] * levels)
 
 
 def _with_gradient(x, weights, *others):

@@ -9,30 +9,27 @@ from torch import Tensor
 
 from torch_pru.ops.dense import dense_matrix
 from torch_pru.ops.products import SIXTEEN_BITS, product_dtype, transform
-from torch_pru.ops.spec import LayerSpec, LayerWeights
+from torch_pru.ops.spec import LayerCall, LayerSpec, LayerWeights, Outputs, RecurrenceCall
 
 ROWS_AT_ONCE = 1400  # steps times batch: what a CPU computes in one part
 
 
-def run_layer(
-    recurrence: Callable[..., tuple[Tensor, Tensor, Tensor]],
-    x: Tensor,
-    weights: LayerWeights,
-    h0: Tensor | None,
-    c0: Tensor | None,
-    lengths: Tensor | None,
-    *,
-    spec: LayerSpec,
-    reverse: bool,
-    eager: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def run_layer(recurrence: Callable[..., Outputs], backend: str, call: LayerCall, *, eager: bool) -> Outputs:
     """The piece ``layer``, with the piece ``recurrence`` of a backend; the context must be linear."""
+    x, weights, h0, c0, lengths, spec, reverse = call
     weight, bias = recurrent_weights(weights, spec)
     h, c, outputs = h0, c0, []
     for part in _in_parts(x, lengths, reverse, eager):
-        kernels, residual = weights.input_kernels, spec.residual
-        gates = transform(part, weights.input, kernels, spec=spec.input, residual=residual, eager=eager)
-        y, h, c = recurrence(gates, weight, bias, h, c, lengths, reverse=reverse, eager=eager)
+        gates = transform(
+            part,
+            weights.input,
+            weights.input_kernels,
+            spec=spec.input,
+            residual=spec.residual,
+            backend=backend,
+            eager=eager,
+        )
+        y, h, c = recurrence(RecurrenceCall(gates, weight, bias, h, c, lengths, reverse), eager=eager)
         outputs.append(y)
     assert h is not None
     assert c is not None
@@ -66,9 +63,9 @@ def unsupported_context(spec: LayerSpec) -> str | None:
 def _in_parts(x: Tensor, lengths: Tensor | None, reverse: bool, eager: bool) -> Sequence[Tensor]:
     """x (T, B, N) as parts of consecutive steps, in the order in which they are run.
 
-    On a CPU a long input is computed part by part: the products lose nothing, and the allocator hands the
-    same buffers out again, where for the whole input the system would have to map new memory each time.
-    Not in a trace, which would keep the number of parts.
+    On a CPU a long input is computed in parts: the products are as fast, and the allocator reuses its
+    buffers, while for the whole input the system would map new memory at every call. A trace is not divided,
+    because it would fix the number of parts.
     """
     steps, batch, _ = x.shape
     whole = not (eager and x.is_cpu) or lengths is not None or product_dtype(x) in SIXTEEN_BITS

@@ -1,6 +1,6 @@
-"""The recurrence as operators: ``torch_pru::recurrence`` is differentiable, its backward one of its own.
+"""The recurrence as operators: ``torch_pru::recurrence`` and ``torch_pru::recurrence_backward``.
 
-Both take the name of the implementation as an argument: the choice was made before.
+Both take the name of the backend as an argument, because the choice has been made before.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from torch.autograd import Function
 
 from torch_pru.ops.backends import module
 from torch_pru.ops.operators import OnceDifferentiable, Operator
+from torch_pru.ops.spec import Outputs, RecurrenceCall, SavedRecurrence
 
 
 def _forward(
@@ -23,8 +24,8 @@ def _forward(
     save: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """See `torch_pru.ops.cpu.loop.forward`; ``"cuda"`` takes None for states of zeros."""
-    return module(backend).forward(gates, weight, bias, h0, c0, lengths, reverse, save)
+    """See `torch_pru.ops.cpu.loop.forward`; with ``"cuda"`` the states may be None."""
+    return module(backend).forward(RecurrenceCall(gates, weight, bias, h0, c0, lengths, reverse), save)
 
 
 def _forward_fake(gates, weight, bias, h0, c0, lengths, reverse, save, backend):
@@ -52,9 +53,8 @@ def _backward(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """See `torch_pru.ops.cpu.loop.backward`."""
-    return module(backend).backward(
-        grad_out, grad_hn, grad_cn, weight, h0, c0, out, activations, cells, lengths, reverse
-    )
+    saved = SavedRecurrence(weight, h0, c0, out, activations, cells, lengths, reverse)
+    return module(backend).backward(grad_out, grad_hn, grad_cn, saved)
 
 
 def _backward_fake(
@@ -69,11 +69,11 @@ def _backward_fake(
 class _Recurrence(Function):
     @staticmethod
     def forward(ctx, gates, weight, bias, h0, c0, lengths, reverse, _, backend):
-        save = True  # whatever the caller said: only here is it known that a gradient is wanted
+        save = True  # autograd calls this only if a gradient is wanted
         results = forward.below_autograd(gates, weight, bias, h0, c0, lengths, reverse, save, backend)
         out, _, _, activations, cells = results
         ctx.reverse, ctx.backend = reverse, backend
-        ctx.set_materialize_grads(False)  # zeros for what nobody asked of would be as large as the gates
+        ctx.set_materialize_grads(False)  # zeros for unused results would take as much memory as the gates
         ctx.save_for_backward(weight, h0, c0, out, activations, cells, lengths)
         return results
 
@@ -96,8 +96,8 @@ forward = Operator("recurrence", _forward, _forward_fake, _Recurrence.apply)
 backward = Operator("recurrence_backward", _backward, _backward_fake, _backward_once)
 
 
-def run(arguments: tuple, backend: str, eager: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The output and last states of a recurrence; ``arguments`` as of ``_forward`` up to ``reverse``."""
-    save = False  # the differentiable operator saves: a trace holds for both
-    out, hn, cn, _, _ = forward(*arguments, save, backend, eager=eager)
+def run(call: RecurrenceCall, backend: str, eager: bool) -> Outputs:
+    """The recurrence as a differentiable operator, computed by ``forward`` and ``backward`` of a backend."""
+    save = False  # the differentiable operator saves, so that one trace serves for both
+    out, hn, cn, _, _ = forward(*call, save, backend, eager=eager)
     return out, hn, cn

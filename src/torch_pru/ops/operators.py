@@ -8,15 +8,17 @@ compiler, a mode or a transform needs to see the operator: it converts all argum
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.autograd import Function
 
 from torch_pru.errors import PRUError
 from torch_pru.ops import torch_private as private
-from torch_pru.ops.torch_private import Mode, are_plain, current_mode
+from torch_pru.ops.spec import LayerSpec, TransformSpec
+from torch_pru.ops.torch_private import Mode, current_mode
 
 NAMESPACE = "torch_pru"
 LIBRARY = torch.library.Library(NAMESPACE, "DEF")  # registrations live as long as this does
@@ -47,29 +49,45 @@ class Operator:
         torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=LIBRARY)
 
     def __call__(self, *arguments: Any, eager: bool | None = None) -> Any:
-        """``eager`` is what :func:`is_eager` said of all arguments, where that was asked before."""
+        """``eager``: the result of :func:`is_eager` for the arguments, if it is already known."""
         if is_eager(arguments) if eager is None else eager:
             return self._with_autograd(self._run, arguments)
         return self._dispatched(*arguments)
 
     def _with_autograd(self, run: Run, arguments: tuple[Any, ...]) -> Any:
-        """``run``, or where a gradient is wanted what leads to it by :meth:`below_autograd`."""
+        """``run``, or ``differentiable`` if a gradient is wanted."""
         backwards = torch.is_grad_enabled() and private.any_requires_grad(*arguments)
-        if backwards or private.in_forward_ad():  # where a ``Function`` says that it has no jvp
+        if backwards or private.in_forward_ad():  # the ``Function`` raises that it has no jvp
             return self._differentiable(*arguments)
         with private.below_autograd():
             return run(*arguments)
 
     def below_autograd(self, *arguments: Any) -> Any:
-        """The operator's result without autograd, which has done its part."""
+        """The result of the operator, called from inside a ``Function``."""
         run = self._run if is_eager(arguments) else self._dispatched
         with private.below_autograd():
             return run(*arguments)
 
 
 def is_eager(arguments: tuple[Any, ...]) -> bool:
-    """Whether nobody but autograd needs to see a call of an operator with these arguments."""
+    """Whether nothing but autograd needs to see a call of an operator with these arguments."""
     return current_mode() is Mode.EAGER and are_plain(arguments)
+
+
+_PLAIN = frozenset((nn.Parameter, type(None), bool, int, float, str, torch.dtype, LayerSpec, TransformSpec))
+
+
+def are_plain(arguments: Iterable[Any]) -> bool:
+    """Whether no tensor among the arguments or in their sequences is a subclass or on the meta device."""
+    for argument in arguments:
+        kind = type(argument)
+        if kind is Tensor:
+            plain = not argument.is_meta
+        else:
+            plain = kind in _PLAIN or (isinstance(argument, (list, tuple)) and are_plain(argument))
+        if not plain:
+            return False
+    return True
 
 
 class OnceDifferentiable(Function):

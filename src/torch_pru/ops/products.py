@@ -1,4 +1,4 @@
-"""The dense products of the input transform, each on the path and in the layout its device likes."""
+"""The dense products of the input transform, in the layout that is fastest on the device."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def transform(
     spec: TransformSpec,
     gates: int = 4,
     residual: bool = False,
+    backend: str = "loop",
     eager: bool,
 ) -> Tensor:
     """A transform of x (…, N), without a bias: (…, gates, M). With ``residual`` x is added to every gate.
@@ -38,25 +39,27 @@ def transform(
         # On a GPU one large product is faster than several, the pooling and the concatenation.
         # Of grouped levels, too, at the paper's widths; at 4096 features the zeros cost a tenth.
         dense = [matrix.unsqueeze(0) for matrix in level_matrices(matrices, spec)]
-        return input_gates(x, dense, spec.windows, product_dtype(x), residual, eager=eager)
+        dtype = product_dtype(x)
+        return input_gates(x, dense, spec.windows, dtype, residual, backend=backend, eager=eager)
     views = pyramid(x, spec.pooling, spec.windows, kernels)
     levels = zip(views, spec.matrices_by_level(tuple(matrices)), strict=True)
-    parts = [_level(view, blocks, spec.groups, gates, unit_major, eager) for view, blocks in levels]
+    parts = [_level(view, blocks, spec.groups, gates, backend, eager) for view, blocks in levels]
     y = _concatenate_units(parts, unit_major)
     return _add_input(y, x, eager) if residual else y
 
 
 def _level(
-    x: Tensor, blocks: tuple[Tensor, ...], groups: int, gates: int, unit_major: bool, eager: bool
+    x: Tensor, blocks: tuple[Tensor, ...], groups: int, gates: int, backend: str, eager: bool
 ) -> Tensor:
     """One level of a transform: (…, n) to (…, gates, m)."""
     if len(blocks) == groups:
         inputs = x.tensor_split(groups, dim=-1) if groups > 1 else (x,)
         pairs = zip(inputs, blocks, strict=True)
         parts = [
-            gate_linear(part, block.view(1, gates, -1, block.shape[1]), eager=eager) for part, block in pairs
+            gate_linear(part, block.view(1, gates, -1, block.shape[1]), backend=backend, eager=eager)
+            for part, block in pairs
         ]
-        return _concatenate_units(parts, unit_major)
+        return _concatenate_units(parts, is_unit_major(x))
     [weight] = blocks
     rows, features = weight.shape
     units = rows // (gates * groups)
@@ -67,10 +70,12 @@ def _level(
     return y.reshape(*x.shape[:-1], gates, groups * units)
 
 
-def gate_linear(x: Tensor, weight: Tensor, residual: bool = False, *, eager: bool) -> Tensor:
+def gate_linear(
+    x: Tensor, weight: Tensor, residual: bool = False, *, backend: str = "loop", eager: bool
+) -> Tensor:
     """One linear map per gate: (…, N) by (1, gates, M, N) to (…, gates, M), laid out as by ``transform``."""
     if is_unit_major(x):
-        return input_gates(x, [weight], (), product_dtype(x), residual, eager=eager)
+        return input_gates(x, [weight], (), product_dtype(x), residual, backend=backend, eager=eager)
     _, gates, units, features = weight.shape
     y = _linear(x, weight[0].reshape(gates * units, features), eager).unflatten(-1, (gates, units))
     return _add_input(y, x, eager) if residual else y
@@ -94,12 +99,12 @@ def _concatenate_units(parts: Sequence[Tensor], unit_major: bool) -> Tensor:
 
 
 def is_unit_major(x: Tensor) -> bool:
-    """Whether products of x keep the gates of a unit side by side."""
+    """Whether the gates of a unit are adjacent in products of x: the layout for 16 bits on a GPU."""
     return x.is_cuda and product_dtype(x) in SIXTEEN_BITS
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """What a product of x is computed in; autocast leaves float64 alone, and knows no meta device."""
+    """The dtype of a product of x; autocast does not affect float64 or the meta device."""
     if x.is_meta or x.dtype == torch.float64:
         return x.dtype
     kind = x.device.type
@@ -107,10 +112,10 @@ def product_dtype(x: Tensor) -> torch.dtype:
 
 
 def _linear(x: Tensor, weight: Tensor, eager: bool) -> Tensor:
-    """As ``F.linear``, with the quicker library for few rows.
+    """As ``F.linear``, with the faster library for few rows.
 
-    A generated token is one row. On a CPU PyTorch hands float32 products to MKL, which needs two to
-    four times as long as oneDNN for a handful of rows; oneDNN's product has no derivative of any kind.
+    A generated token is one row. On a CPU PyTorch computes float32 products with MKL, which takes two to
+    four times as long as oneDNN for a few rows. oneDNN's product cannot be differentiated.
     """
     if eager and _onednn_is_better(x, weight):
         return private.onednn_linear(x, weight, None, "none", [], "")

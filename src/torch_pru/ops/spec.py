@@ -1,4 +1,4 @@
-"""What a backend is told about one layer in one direction: its structure and its weights."""
+"""The arguments of a backend: structure and weights of one layer in one direction, and what it runs on."""
 
 from __future__ import annotations
 
@@ -163,6 +163,63 @@ class LayerWeights(NamedTuple):
     bias: Tensor | None = None
     input_kernels: tuple[Tensor, ...] = ()
     context_kernels: tuple[Tensor, ...] = ()
+
+
+class LayerCall(NamedTuple):
+    """The argument of the piece ``layer``: one layer in one direction over all steps.
+
+    Attributes:
+        x: (T, B, N).
+        weights: the weights of the layer.
+        h0, c0: (B, M), the states before the first step; zero if None.
+        lengths: (B,), the number of valid steps of each column; None if every step is valid.
+        spec: the structure of the layer.
+        reverse: whether to run from the last valid step to the first.
+    """
+
+    x: Tensor
+    weights: LayerWeights
+    h0: Tensor | None
+    c0: Tensor | None
+    lengths: Tensor | None
+    spec: LayerSpec
+    reverse: bool = False
+
+
+class RecurrenceCall(NamedTuple):
+    """The argument of the piece ``recurrence``; :func:`torch_pru.ops.recurrence` describes each field."""
+
+    gates: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    h0: Tensor | None
+    c0: Tensor | None
+    lengths: Tensor | None
+    reverse: bool = False
+
+
+class SavedRecurrence(NamedTuple):
+    """What the backward pass of a recurrence reads.
+
+    Attributes:
+        weight, h0, c0, lengths, reverse: as in :class:`RecurrenceCall`.
+        out: (T, B, M), the outputs.
+        activations: (T, B, 4, M), the gates after their activations.
+        cells: (T, B, M), the cell states.
+    """
+
+    weight: Tensor
+    h0: Tensor | None
+    c0: Tensor | None
+    out: Tensor
+    activations: Tensor
+    cells: Tensor
+    lengths: Tensor | None
+    reverse: bool
+
+
+Outputs = tuple[Tensor, Tensor, Tensor]
+"""What both pieces return: out (T, B, M), hn and cn (B, M)."""
 
 
 def even_sizes(total: int, parts: int) -> list[int]:

@@ -6,12 +6,10 @@ on the version of PyTorch because of them, and a test says which name a new vers
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch._C import DispatchKey, DispatchKeySet
 from torch.autograd import forward_ad
 
@@ -34,6 +32,10 @@ foreach_sub: Any = torch._foreach_sub
 foreach_sub_: Any = torch._foreach_sub_
 foreach_lerp_: Any = torch._foreach_lerp_
 foreach_addcmul_: Any = torch._foreach_addcmul_
+foreach_copy_: Any = torch._foreach_copy_
+foreach_zero_: Any = torch._foreach_zero_
+foreach_div_: Any = torch._foreach_div_
+foreach_sqrt: Any = torch._foreach_sqrt
 
 
 def current_stream(index: int) -> int:
@@ -94,19 +96,3 @@ def is_transformed() -> bool:
 def in_forward_ad() -> bool:
     """Whether forward-mode AD is active."""
     return forward_ad._current_level >= 0
-
-
-_PLAIN = frozenset((Tensor, nn.Parameter, type(None), bool, int, float, str, torch.dtype))
-
-
-def are_plain(arguments: Iterable[Any]) -> bool:
-    """Whether no tensor among the arguments or in their sequences is a subclass or on the meta device."""
-    for argument in arguments:
-        kind = type(argument)
-        if kind in _PLAIN:
-            plain = not (kind is Tensor and argument.is_meta)
-        else:
-            plain = isinstance(argument, (list, tuple)) and are_plain(argument)
-        if not plain:
-            return False
-    return True

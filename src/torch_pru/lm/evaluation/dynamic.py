@@ -34,6 +34,7 @@ from torch_pru.lm.graphs import GraphedFunction, can_capture, on_device
 from torch_pru.lm.model import Hidden, LanguageModel, State, flat
 from torch_pru.lm.progress import ProgressCallback
 from torch_pru.ops import backends
+from torch_pru.ops import torch_private as private
 
 PROGRESS_INTERVAL = 200
 """Segments between two calls of ``progress`` on a GPU, where each call synchronizes."""
@@ -131,12 +132,12 @@ def gradient_statistics(
     squares = [torch.zeros_like(parameter) for parameter in learned_parameters(model)]
 
     def add_squares(gradients: tuple[Tensor, ...], losses: int) -> None:
-        torch._foreach_addcmul_(squares, gradients, gradients, value=1 / losses**2)
+        private.foreach_addcmul_(squares, gradients, gradients, value=1 / losses**2)
 
     reader = SegmentReader(model, text_columns(model, train, batch), segment, add_squares)
     segments = reader.read(progress)
-    torch._foreach_div_(squares, float(segments))
-    return GradientStatistics(list(torch._foreach_sqrt(squares)), segments)
+    private.foreach_div_(squares, float(segments))
+    return GradientStatistics(list(private.foreach_sqrt(squares)), segments)
 
 
 def score_dynamic(
@@ -224,7 +225,7 @@ class Adaptation:
     @torch.no_grad()
     def undo(self) -> None:
         """Restore the trained weights exactly."""
-        torch._foreach_copy_(self.parameters, self.trained)
+        private.foreach_copy_(self.parameters, self.trained)
 
 
 class SegmentReader:
@@ -283,7 +284,7 @@ class SegmentReader:
     def _rewind(self) -> None:
         self.losses.zero_()
         self.first_row.zero_()
-        torch._foreach_zero_(flat(self.state))
+        private.foreach_zero_(flat(self.state))
 
     def _read(self, length: int) -> None:
         """Read the next ``length`` rows."""
@@ -293,7 +294,7 @@ class SegmentReader:
         with torch.no_grad():
             self.losses.index_copy_(0, rows, nll.detach().view(length, -1).to(self.losses.dtype))
             self.first_row += length
-            torch._foreach_copy_(flat(self.state), flat(hidden.state))
+            private.foreach_copy_(flat(self.state), flat(hidden.state))
             self.on_gradients(gradients, nll.numel())
 
 

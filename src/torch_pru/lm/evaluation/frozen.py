@@ -1,4 +1,4 @@
-"""A PRU layer whose weights do not change any more: what is computed from weights alone is computed once."""
+"""A PRU layer with constant weights: everything that depends on the weights alone is computed once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch_pru.ops import backends
 from torch_pru.ops.dense import dense_matrix
 from torch_pru.ops.operators import is_eager
 from torch_pru.ops.products import gate_linear, is_unit_major
-from torch_pru.ops.spec import LayerSpec, LayerWeights, TransformSpec
+from torch_pru.ops.spec import LayerCall, LayerSpec, LayerWeights, RecurrenceCall, TransformSpec
 
 
 class FrozenLayer(nn.Module):
@@ -46,9 +46,10 @@ class FrozenLayer(nn.Module):
             by_gate = matrix.detach().to(dtype).view(4, spec.context.groups, -1, matrix.shape[1])
             self.context = by_gate.transpose(0, 1)
             gates = matrix.new_empty(1, 1, 4, spec.hidden_size, dtype=dtype)
-            arguments = (gates, self.context, self.bias, None, None, None)
-            if backends.choose("recurrence", *arguments, reverse=False).name != "native":
-                self.context = self.context.contiguous()  # copied here, not for every token
+            call = RecurrenceCall(gates, self.context, self.bias, None, None, None)
+            self.backend = backends.choose("recurrence", call).name
+            if not getattr(backends.module(self.backend), "GATE_MAJOR", False):
+                self.context = self.context.contiguous()  # copied once, not for every token
 
         def converted(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return tuple(tensor.detach().to(dtype) for tensor in tensors)
@@ -64,9 +65,10 @@ class FrozenLayer(nn.Module):
     def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x (T, B, N) and the states (B, M) to the output (T, B, M) and the next states."""
         if self.input is None or self.context is None:
-            return backends.run("layer", x, self.weights, h, c, None, spec=self.spec, reverse=False)
-        gates = gate_linear(x, self.input, self.spec.residual, eager=is_eager((x,)))
-        return backends.run("recurrence", gates, self.context, self.bias, h, c, None, reverse=False)
+            return backends.run("layer", LayerCall(x, self.weights, h, c, None, self.spec))
+        residual, eager = self.spec.residual, is_eager((x,))
+        gates = gate_linear(x, self.input, residual, backend=self.backend, eager=eager)
+        return backends.run("recurrence", RecurrenceCall(gates, self.context, self.bias, h, c, None))
 
     def dense(self) -> tuple[LayerSpec, LayerWeights] | None:
         """The layer with one matrix for its input, for the piece ``token_model``; None if there is none."""

@@ -22,6 +22,7 @@ from torch_pru.lm.graphs import GraphedFunction, can_capture, on_device
 from torch_pru.lm.model import LanguageModel, State, flat
 from torch_pru.lm.softmax import Softmax, full_precision
 from torch_pru.ops import backends
+from torch_pru.ops import torch_private as private
 from torch_pru.ops.products import SIXTEEN_BITS, product_dtype
 from torch_pru.ops.spec import LayerSpec, LayerWeights
 
@@ -125,7 +126,7 @@ class Stepper:
     def _keep(self, scores: Tensor, state: State) -> None:
         """Into the buffers that graphs read from and write to."""
         self.scores.copy_(scores)
-        torch._foreach_copy_(flat(self.state), flat(state))
+        private.foreach_copy_(flat(self.state), flat(state))
 
     def _offset(self, model: LanguageModel, barred: int | None) -> Tensor:
         """What is added to the scores (V,): the bias of a softmax, and -infinity for a barred word."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from torch_pru.errors import PRUError
 from torch_pru.ops import backends
+from torch_pru.ops import torch_private as private
 
 
 class NonFiniteCheck(NamedTuple):
@@ -143,12 +144,12 @@ class AveragedSGD(torch.optim.Optimizer):
             return
         raw = [parameter.detach().clone() for parameter in self.params]
         with torch.no_grad():
-            torch._foreach_copy_(self.params, self.averages)
+            private.foreach_copy_(self.params, self.averages)
         try:
             yield
         finally:
             with torch.no_grad():
-                torch._foreach_copy_(self.params, raw)
+                private.foreach_copy_(self.params, raw)
 
     def state_dict(self) -> dict[str, Any]:
         """The average by parameter name (empty before averaging starts), and how many steps it covers.

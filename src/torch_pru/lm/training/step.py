@@ -16,6 +16,7 @@ from torch_pru.lm.precision import LossScale, autocast
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD, NonFiniteCheck
 from torch_pru.ops import backends
+from torch_pru.ops import torch_private as private
 
 
 class TrainingStep:
@@ -137,7 +138,7 @@ class GraphedStep:
         """
         self.first_row.fill_(first)
         if state is not self.state:
-            torch._foreach_copy_(flat(self.state), flat(state))
+            private.foreach_copy_(flat(self.state), flat(state))
         averaging = self.step.optimizer.averages is not None
         self.graphs((length, averaging), lambda: self._run(length))
         return self.state, self.loss
@@ -145,7 +146,7 @@ class GraphedStep:
     def _run(self, length: int) -> None:
         window = self.text[self.rows[: length + 1] + self.first_row].long()
         state, loss = self.step(window[:-1], window[1:], self.state)
-        torch._foreach_copy_([*flat(self.state), self.loss], [*flat(state), loss])
+        private.foreach_copy_([*flat(self.state), self.loss], [*flat(state), loss])
 
 
 class LossSum:

@@ -1,8 +1,8 @@
 """The backend ``loop``: PyTorch calls with a hand-written backward, on any device.
 
-What makes it quick: every buffer is made once and written in place, the context product is one
-batched product a step, nothing but gate activations and cell states is kept for the backward, and
-the gradient of the context weight is gathered after the loop, not step by step.
+It is fast because every buffer is allocated once and written in place, the context product is one batched
+product per step, only gate activations and cell states are saved for the backward pass, and the gradient of
+the context weight is one product per group after the loop.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch_pru.ops.layer import run_layer, unsupported_context
 from torch_pru.ops.products import transform as input_gates
 from torch_pru.ops.reference import cell_dtype, valid_steps
 from torch_pru.ops.reference import drop as drop_kernel
+from torch_pru.ops.spec import Outputs, RecurrenceCall, SavedRecurrence
 
 __all__ = ["drop", "drop_kernel", "input_gates", "layer", "recurrence", "unsupported_reason"]
 
@@ -27,28 +28,20 @@ aten = torch.ops.aten
 
 def unsupported_reason(piece: str, *arguments: Any, **options: Any) -> str | None:
     """Only a context that is not linear cannot be run."""
-    return unsupported_context(options["spec"]) if piece == "layer" else None
+    return unsupported_context(arguments[0].spec) if piece == "layer" else None
 
 
-def recurrence(
-    gates: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    h0: Tensor | None,
-    c0: Tensor | None,
-    lengths: Tensor | None,
-    *,
-    reverse: bool,
-    eager: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def recurrence(call: RecurrenceCall, *, eager: bool) -> Outputs:
     """See :func:`torch_pru.ops.recurrence`."""
+    gates, weight, bias, h0, c0, lengths, reverse = call
     dtype, (_, batch, _, hidden) = gates.dtype, gates.shape
     bias, h0 = (None if x is None else x.to(dtype) for x in (bias, h0))
     h0, c0 = (gates.new_zeros(batch, hidden) if state is None else state for state in (h0, c0))
-    return library.run((gates, weight.to(dtype), bias, h0, c0, lengths, reverse), "loop", eager)
+    call = RecurrenceCall(gates, weight.to(dtype), bias, h0, c0, lengths, reverse)
+    return library.run(call, "loop", eager)
 
 
-layer = functools.partial(run_layer, recurrence)
+layer = functools.partial(run_layer, recurrence, "loop")
 
 
 def drop(values: Tensor, mask: Tensor, keep: float, dtype: torch.dtype, *, eager: bool) -> Tensor:
@@ -64,24 +57,18 @@ def saved_like(gates: Tensor, save: bool, slots: int | None = None) -> tuple[Ten
     return gates.new_empty(slots, batch, 4, hidden), cells
 
 
-def forward(
-    gates: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    h0: Tensor,
-    c0: Tensor,
-    lengths: Tensor | None,
-    reverse: bool,
-    save: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Arguments as :func:`torch_pru.ops.recurrence`.
+def forward(call: RecurrenceCall, save: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """All steps; both states are given.
 
     Returns:
-        out (T, B, M), hn (B, M), cn (B, M), and for the backward the gate activations
+        out (T, B, M), hn (B, M), cn (B, M), and for the backward pass the gate activations
         (T, B, 4, M) and the cell states (T, B, M); these two are empty unless ``save``.
     """
+    gates, weight, bias, h0, c0, lengths, reverse = call
+    assert h0 is not None
+    assert c0 is not None
     steps, batch, _, hidden = gates.shape
-    slots = steps if save else 2  # without a backward the step before is enough
+    slots = steps if save else 2  # without a backward pass only the previous step is needed
     activations, cells = saved_like(gates, save, slots)
     out = gates.new_empty(steps, batch, hidden)
     scratch = gates.new_empty(batch, hidden)
@@ -93,7 +80,7 @@ def forward(
         z, c_next = activations[t % slots], cells[t % slots]
         add_context(gates[t], h, z)
         _gate_in_place(z, c, c_next, out[t], scratch)
-        if valid is not None:  # a finished column keeps its state and puts out zeros
+        if valid is not None:  # a finished column keeps its state, and its output is zero
             c_next.copy_(torch.where(valid[t], c_next, c))
             h = torch.where(valid[t], out[t], h)
             out[t].masked_fill_(~valid[t], 0)  # not a product: padding may hold anything
@@ -163,20 +150,16 @@ def backward(
     grad_out: Tensor | None,
     grad_hn: Tensor | None,
     grad_cn: Tensor | None,
-    weight: Tensor,
-    h0: Tensor,
-    c0: Tensor,
-    out: Tensor,
-    activations: Tensor,
-    cells: Tensor,
-    lengths: Tensor | None,
-    reverse: bool,
+    saved: SavedRecurrence,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients from what :func:`forward` saved; None stands for a gradient that is zero.
 
     Returns:
         Gradients of gates (T, B, 4, M), weight (G, 4, D, D), bias (4, M), h0 and c0 (B, M).
     """
+    weight, h0, c0, out, activations, cells, lengths, reverse = saved
+    assert h0 is not None
+    assert c0 is not None
     steps, batch, _, hidden = activations.shape
     groups, _, width, _ = weight.shape
     grad_gates, _ = gradients_like(out)
@@ -194,7 +177,7 @@ def backward(
         before = t + 1 if reverse else t - 1
         c_before = cells[before] if 0 <= before < steps else c0
         grad_h_here = grad_h if grad_out is None else grad_h + grad_out[t]
-        if valid is not None:  # a finished column hands its gradients on untouched
+        if valid is not None:  # a finished column passes its gradients on unchanged
             passed_h, passed_c = grad_h * ~valid[t], grad_c * ~valid[t]
             grad_h_here, grad_c = grad_h_here * valid[t], grad_c * valid[t]
         _gate_backward(activations[t], cells[t], c_before, grad_h_here, grad_c, grad_gates[t], scratch)

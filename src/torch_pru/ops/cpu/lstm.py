@@ -7,7 +7,7 @@ nothing is multiplied by zero.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch_pru.ops.dense import lstm_matrices
 from torch_pru.ops.library import ONCE
 from torch_pru.ops.operators import OnceDifferentiable
 from torch_pru.ops.products import product_dtype
-from torch_pru.ops.spec import LayerSpec, LayerWeights
+from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs
 
 FEW_UNITS = 128
 # What is done before the first step must pay: folding, and for many units oneDNN's own order of the weights.
@@ -34,15 +34,14 @@ class Weights(NamedTuple):
     biases: tuple[Tensor, ...]
 
 
-def unsupported_reason(
-    piece: str, x: Tensor, *others: Any, spec: LayerSpec, eager: bool, **options: Any
-) -> str | None:
+def unsupported_reason(piece: str, call: LayerCall, *, eager: bool) -> str | None:
+    x, spec = call.x, call.spec
     if not eager:
         return "a compiler, tracer, transform, mode or tensor subclass is involved"
     if not spec.is_linear:
         return "the transforms are not linear"
-    if product_dtype(x) != torch.float32:
-        return f"products are computed in {product_dtype(x)}, not in float32"
+    if (dtype := product_dtype(x)) != torch.float32:
+        return f"products are computed in {dtype}, not in float32"
     if not is_faster(x, spec):
         return (
             f"{spec.hidden_size} units in {spec.groups} groups over {x.shape[0]} steps are faster in a loop"
@@ -60,28 +59,19 @@ def is_faster(x: Tensor, spec: LayerSpec) -> bool:
     return enough and batch > 0 and onednn
 
 
-def layer(
-    x: Tensor,
-    weights: LayerWeights,
-    h0: Tensor | None,
-    c0: Tensor | None,
-    lengths: Tensor | None,
-    *,
-    spec: LayerSpec,
-    reverse: bool,
-    eager: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def layer(call: LayerCall, *, eager: bool) -> Outputs:
     """As :func:`torch_pru.ops.reference.layer`. With ``lengths``, the longest sequence comes first."""
+    x, weights, h0, c0, lengths, spec, reverse = call
     biases = () if weights.bias is None else (weights.bias, torch.zeros_like(weights.bias))
     return run(x, h0, c0, Weights(*lstm_matrices(weights, spec), biases), lengths, reverse)
 
 
 def run(
     x: Tensor, h0: Tensor | None, c0: Tensor | None, weights: Weights, lengths: Tensor | None, reverse: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """x is (T, B, N); the rest, and what is returned, as of :func:`torch_pru.ops.recurrence`.
+) -> Outputs:
+    """x is (T, B, N); the other arguments and the results are those of :func:`torch_pru.ops.recurrence`.
 
-    Where there are ``lengths``, the longest sequence comes first.
+    With ``lengths``, the longest sequence comes first.
     """
     width = weights.context.shape[1]
     h, c = (x.new_zeros(x.shape[1], width) if state is None else state for state in (h0, c0))
@@ -113,7 +103,7 @@ def _turned(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 class _Once(Function):
-    """The same tensors; their gradients have none of their own, which oneDNN lacks."""
+    """The same tensors, whose gradients cannot be differentiated again: oneDNN has no double backward."""
 
     @staticmethod
     def forward(ctx, *tensors):

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from torch_pru.ops import dropping, library
 from torch_pru.ops.layer import context_groups, run_layer, unsupported_context
-from torch_pru.ops.products import product_dtype
-from torch_pru.ops.products import transform as input_gates
-from torch_pru.ops.spec import LayerSpec, LayerWeights
+from torch_pru.ops.products import product_dtype, transform
+from torch_pru.ops.spec import LayerCall, Outputs, RecurrenceCall, TransformSpec
 
+from . import folding
 from .decoder import add_rows, add_rows_reason, cross_entropy, cross_entropy_reason
+from .folding import size_reason
 from .launch import device_of, share, unserved
 from .passes import drop_kernel, drop_reason, penalties, penalties_reason
 from .plan import choose, choose_once
@@ -40,6 +41,7 @@ __all__ = [
     "drop",
     "drop_kernel",
     "dynamic_update",
+    "folding",
     "forward",
     "gradients_like",
     "input_gates",
@@ -58,47 +60,37 @@ __all__ = [
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def recurrence(
-    gates: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    h0: Tensor | None,
-    c0: Tensor | None,
-    lengths: Tensor | None,
-    *,
-    reverse: bool,
-    eager: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def recurrence(call: RecurrenceCall, *, eager: bool) -> Outputs:
     """See :func:`torch_pru.ops.recurrence`; weights may be float32 whatever the dtype of gates."""
-    return library.run((gates, weight, bias, h0, c0, lengths, reverse), "cuda", eager)
+    return library.run(call, "cuda", eager)
 
 
-layer = functools.partial(run_layer, recurrence)
+layer = functools.partial(run_layer, recurrence, "cuda")
+input_gates = functools.partial(transform, backend="cuda")
 
 
-def layer_reason(
-    x: Tensor,
-    weights: LayerWeights,
-    h0: Tensor | None,
-    c0: Tensor | None,
-    lengths: Tensor | None,
-    *,
-    spec: LayerSpec,
-    **options: Any,
-) -> str | None:
+def layer_reason(call: LayerCall, *, eager: bool) -> str | None:
+    x, weights, h0, c0, _, spec, _ = call
     reason = unsupported_context(spec)
     if reason is not None:
         return reason
-    groups, training = (
-        context_groups(spec),
-        _is_training((x, *weights.input, *weights.context, weights.bias, h0, c0)),
+    groups = context_groups(spec)
+    training = _is_training((x, *weights.input, *weights.context, weights.bias, h0, c0))
+    return size_reason(spec.input, 4) or shape_reason(
+        x, product_dtype(x), groups, spec.hidden_size // groups, training
     )
-    return shape_reason(x, product_dtype(x), groups, spec.hidden_size // groups, training)
 
 
-def recurrence_reason(gates: Tensor, weight: Tensor, *others: Tensor | None, **options: Any) -> str | None:
+def recurrence_reason(call: RecurrenceCall, *, eager: bool) -> str | None:
+    gates, weight, *others, _, _ = call
     training = _is_training((gates, weight, *others))
     return shape_reason(gates, gates.dtype, weight.shape[0], weight.shape[-1], training)
+
+
+def input_gates_reason(
+    x: Tensor, *others: Any, spec: TransformSpec, gates: int = 4, **options: Any
+) -> str | None:
+    return size_reason(spec, gates) or unserved(x.device.index)
 
 
 def _is_training(tensors: tuple[Tensor | None, ...]) -> bool:
@@ -135,6 +127,7 @@ def tf32_is_allowed() -> bool:
 
 _REASONS: dict[str, Callable[..., str | None]] = {
     "layer": layer_reason,
+    "input_gates": input_gates_reason,
     "recurrence": recurrence_reason,
     "drop": drop_reason,
     "add_rows": add_rows_reason,

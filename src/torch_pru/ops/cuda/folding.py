@@ -9,17 +9,19 @@ from torch import Tensor
 
 from torch_pru.ops import folding
 from torch_pru.ops.folding import Band, aligned, pooling_levels
+from torch_pru.ops.spec import TransformSpec
 
-from .launch import at_multiple, launch_on, pass_over, unserved
+from .launch import at_multiple, launch_on, pass_over
 from .plan import Launch
 
 GATES = 4  # of the kernels for a residual
 LARGEST = 2**31  # what 32 bits index
 
 
-def covers(device: torch.device, rows: int, columns: int) -> bool:
-    """Whether these kernels serve a W' of (rows, columns); ``ops/folding.py`` serves any."""
-    return unserved(device.index) is None and rows * columns < LARGEST
+def size_reason(spec: TransformSpec, gates: int) -> str | None:
+    """Why the kernels cannot fold a transform of this size, or None."""
+    size = gates * spec.out_features * aligned(spec.in_features)
+    return None if size < LARGEST else f"{size} weights: the kernels count in 32 bits"
 
 
 def fold(weights: Sequence[Tensor], windows: tuple[int, ...], dtype: torch.dtype) -> Tensor:

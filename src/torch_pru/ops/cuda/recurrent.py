@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_pru.ops.folding import aligned
+from torch_pru.ops.spec import RecurrenceCall, SavedRecurrence
 
 from .launch import at_multiple, device_of, launch_on
 from .passes import backward_tail, gradient_scale
@@ -30,20 +31,12 @@ def saved_like(gates: Tensor, save: bool) -> tuple[Tensor, Tensor]:
     return activations, gates.new_empty(steps, batch, width, dtype=dtype)
 
 
-def forward(
-    gates: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    h0: Tensor | None,
-    c0: Tensor | None,
-    lengths: Tensor | None,
-    reverse: bool,
-    save: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def forward(call: RecurrenceCall, save: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """One launch over all steps: out, hn, cn, activations, cells; the last two are empty unless ``save``.
 
-    Without h0 or c0 they are zero, and cn has the dtype of gates.
+    Without c0, cn has the dtype of gates.
     """
+    gates, weight, bias, h0, c0, lengths, reverse = call
     steps, batch, _, width = gates.shape
     groups, _, size, _ = weight.shape
     dtype, device = gates.dtype, gates.device
@@ -89,20 +82,14 @@ def backward(
     grad_out: Tensor | None,
     grad_hn: Tensor | None,
     grad_cn: Tensor | None,
-    weight: Tensor,
-    h0: Tensor | None,
-    c0: Tensor | None,
-    out: Tensor,
-    activations: Tensor,
-    cells: Tensor,
-    lengths: Tensor | None,
-    reverse: bool,
+    saved: SavedRecurrence,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """One launch over all steps, then one product for the weights: dgates, dweight, dbias, dh0, dc0.
 
-    With float32 gates, what is multiplied is scaled into float16's range, by a power of two that the largest
-    of the given gradients determines; see recurrence.cu.
+    With float32 gates, the factors are scaled into float16's range by a power of two, which the largest of
+    the given gradients determines; see recurrence.cu.
     """
+    weight, h0, c0, out, activations, cells, lengths, reverse = saved
     steps, batch, width = out.shape
     groups, _, size, _ = weight.shape
     dtype, device = out.dtype, out.device

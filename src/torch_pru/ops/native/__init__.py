@@ -7,30 +7,31 @@ built for x86-64 Linux and turned off by ``TORCH_PRU_NATIVE=0``.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from torch_pru.ops.native import calls, operators
 from torch_pru.ops.native.calls import Arguments
 from torch_pru.ops.native.library import missing_reason
 from torch_pru.ops.products import product_dtype
-from torch_pru.ops.spec import LayerSpec, LayerWeights
+from torch_pru.ops.spec import LayerCall, Outputs, RecurrenceCall
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 __all__ = ["layer", "recurrence", "unsupported_reason"]
 
 
-def unsupported_reason(
-    piece: str, x: Tensor, *others, spec: LayerSpec | None = None, **options
-) -> str | None:
-    """Why a call needs another backend; None where this one can run it."""
+def unsupported_reason(piece: str, call: LayerCall | RecurrenceCall, **options) -> str | None:
+    """Why a call needs another backend; None if this one can run it."""
+    if (reason := missing_reason()) is not None:
+        return reason
+    x = call[0]
     if not x.is_cpu:
         return f"x is on {x.device}, and this backend is for CPUs"
     if torch.compiler.is_exporting():
         return "an exported program must run without compiled kernels"
-    if product_dtype(x) not in DTYPES:
-        return f"there are no CPU kernels for {product_dtype(x)}"
-    if spec is not None:
+    if (dtype := product_dtype(x)) not in DTYPES:
+        return f"there are no CPU kernels for {dtype}"
+    if isinstance(call, LayerCall):
+        spec = call.spec
         if not spec.is_grouped_lstm:
             return "the context transform has levels"
         if not spec.input.is_linear:
@@ -39,44 +40,29 @@ def unsupported_reason(
             return f"the input transform has more than {operators.MOST_LEVELS} levels"
         if not spec.input.is_even:
             return "the groups of the input transform differ in size"
-    return missing_reason()
+    return None
 
 
-def layer(
-    x: Tensor,
-    weights: LayerWeights,
-    h0: Tensor | None,
-    c0: Tensor | None,
-    lengths: Tensor | None,
-    *,
-    spec: LayerSpec,
-    reverse: bool = False,
-    eager: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """A layer in one direction over x (T, B, N); see :mod:`torch_pru.ops.backends`."""
+def layer(call: LayerCall, *, eager: bool) -> Outputs:
+    """As :func:`torch_pru.ops.reference.layer`."""
+    x, weights, h0, c0, lengths, spec, reverse = call
     windows = (1, *spec.input.windows)
     matrices = (weights.input, windows, weights.context[0], weights.bias)
     return _run(Arguments(x, *matrices, h0, c0, lengths, spec.residual, reverse), eager)
 
 
-def recurrence(
-    gates: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    h0: Tensor | None,
-    c0: Tensor | None,
-    lengths: Tensor | None,
-    *,
-    reverse: bool = False,
-    eager: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The recurrence over gates (T, B, 4, M), with a weight (G, 4, D, D) and a bias (4, M)."""
+GATE_MAJOR = True  # ``recurrence`` reads a weight without a copy if it is stored as (4, G, D, D)
+
+
+def recurrence(call: RecurrenceCall, *, eager: bool) -> Outputs:
+    """See :func:`torch_pru.ops.recurrence`."""
+    gates, weight, bias, h0, c0, lengths, reverse = call
     context = weight.transpose(0, 1).reshape(-1, weight.shape[-1])  # (4·M, D), usually without a copy
     flat = None if bias is None else bias.reshape(-1)
     return _run(Arguments(gates.flatten(2), (), (), context, flat, h0, c0, lengths, False, reverse), eager)
 
 
-def _run(given: Arguments, eager: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _run(given: Arguments, eager: bool) -> Outputs:
     """Compute in float32, whatever the dtypes of the arguments; return the dtypes that callers expect."""
     dtype, c_dtype = product_dtype(given.x), None if given.c0 is None else given.c0.dtype
     dtypes = (dtype, given.x.dtype, given.context.dtype, c_dtype or dtype)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from torch_pru.ops.spec import LayerSpec, LayerWeights, TransformSpec
+from torch_pru.ops.spec import LayerCall, Outputs, RecurrenceCall, TransformSpec
 
 
 def cell_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -38,15 +38,15 @@ def scan(
     lengths: Tensor | None = None,
     *,
     reverse: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Outputs:
     """Run the gating over all steps, with any context transform.
 
     Args:
-        gates: (T, B, 4, M), what the input contributes to the four gates at every step.
-        context: maps h (B, M) to what the context contributes, (B, 4, M).
+        gates: (T, B, 4, M), the contribution of the input to the four gates at every step.
+        context: maps h (B, M) to the contribution of the context, (B, 4, M).
         h0, c0: (B, M), the states before the first step.
-        lengths: (B,), the number of valid steps of each column; the state is frozen after them
-            and the output is zero. Without it every step is valid.
+        lengths: (B,), the number of valid steps of each column; after them the state is frozen and
+            the output is zero. If None, every step is valid.
         reverse: run from the last valid step to the first; outputs stay at their positions.
 
     Returns:
@@ -76,18 +76,9 @@ def valid_steps(steps: int, lengths: Tensor) -> Tensor:
     return (torch.arange(steps, device=lengths.device)[:, None] < lengths)[..., None]
 
 
-def recurrence(
-    gates: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    h0: Tensor | None,
-    c0: Tensor | None,
-    lengths: Tensor | None,
-    *,
-    reverse: bool = False,
-    eager: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
+def recurrence(call: RecurrenceCall, *, eager: bool = False) -> Outputs:
     """See :func:`torch_pru.ops.recurrence`."""
+    gates, weight, bias, h0, c0, lengths, reverse = call
     weight, bias = weight.to(gates.dtype), None if bias is None else bias.to(gates.dtype)
     h0, c0 = _or_zeros(gates, h0, c0)
     return scan(gates, grouped_context(weight, bias), h0, c0, lengths, reverse=reverse)
@@ -110,20 +101,11 @@ def input_gates(
     return (y + x.unsqueeze(-2)).to(y.dtype) if residual else y
 
 
-def layer(
-    x: Tensor,
-    weights: LayerWeights,
-    h0: Tensor | None,
-    c0: Tensor | None,
-    lengths: Tensor | None,
-    *,
-    spec: LayerSpec,
-    reverse: bool = False,
-    eager: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """A layer over x (T, B, N) by the functions of :mod:`torch_pru.cell`; the input's gates all at once."""
+def layer(call: LayerCall, *, eager: bool = False) -> Outputs:
+    """A layer computed by the functions of :mod:`torch_pru.cell`; the input's gates all at once."""
     from torch_pru.cell import context_gates, input_gates
 
+    x, weights, h0, c0, lengths, spec, reverse = call
     gates = input_gates(x, weights, spec)
 
     def context(h: Tensor) -> Tensor:
