@@ -4,7 +4,7 @@ Letters in shapes, all over the package: T steps, B batch, N input size, M hidde
 levels, g (G) groups, D = M/G, V vocabulary, E embedding.
 """
 
-from torch_pru import openmp as openmp  # first: PyTorch reads the settings when it is loaded
+from torch_pru import startup as startup  # first: PyTorch reads the settings when it is loaded
 from torch_pru.cell import PRUCell
 from torch_pru.convert import convert_lstm
 from torch_pru.errors import PRUError

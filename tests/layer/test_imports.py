@@ -29,7 +29,7 @@ HEAVY = (
 PACKAGE = Path(torch_pru.__file__).parent
 # Each part may import itself and the parts before it. The packages of lm are listed one by one.
 PARTS = (
-    "openmp",
+    "startup",
     "errors",
     "cache",
     "pooling",

@@ -1,0 +1,105 @@
+"""Before PyTorch is loaded, the command lets its threads sleep while they wait, and makes Ctrl-C quiet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from torch_pru.startup import is_command, wait_passively
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["/usr/bin/python3", "/home/me/.venv/bin/pru", "train"], True),
+        (["C:\\env\\Scripts\\python.exe", "pru.exe", "train"], True),
+        (["python", "-u", "-m", "torch_pru", "train"], True),
+        (["python", "my_training.py", "pru"], False),
+        (["python", "pru.py"], False),
+        (["python", "-c", "import torch_pru"], False),
+        (["python", "-m", "pytest"], False),
+        ([], False),
+    ],
+)
+def test_who_is_the_command(arguments: list[str], expected: bool) -> None:
+    assert is_command(arguments) is expected
+
+
+@pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
+def test_the_users_choice_stays(name: str) -> None:
+    environment = {name: "0"}
+    wait_passively(environment)
+    assert environment == {name: "0"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the loaded OpenMP library prints its settings on Linux")
+@pytest.mark.parametrize(("given", "expected"), [(None, "PASSIVE"), ("active", "ACTIVE")])
+def test_openmp_has_the_setting_when_it_is_loaded(given: str | None, expected: str) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_DISPLAY_ENV": "true"}
+    environment.pop("OMP_WAIT_POLICY", None)
+    if given:
+        environment["OMP_WAIT_POLICY"] = given
+    done = subprocess.run(
+        [sys.executable, "-m", "torch_pru", "--version"], capture_output=True, text=True, env=environment
+    )
+    policies = [line for line in done.stderr.splitlines() if "OMP_WAIT_POLICY" in line]
+    assert policies
+    assert all(f"'{expected}'" in line for line in policies)
+
+
+# ------------------------------------------------------------------------------------ Ctrl-C
+
+
+def interrupted(arguments: list[str], delay: float, folder: Path) -> tuple[int, float, str]:
+    """Status and messages of the command after Ctrl-C, so many seconds after Python has started itself."""
+    (folder / "sitecustomize.py").write_text("import os\nos.write(1, b'started\\n')\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torch_pru", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=folder,
+        env=environment,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"started\n"
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    begin = time.monotonic()
+    _, messages = process.communicate(timeout=60)
+    return process.returncode, time.monotonic() - begin, messages.decode()
+
+
+TRAIN = ["train", "--epochs", "1", "--name", "a", "--set", "hidden=[16]", "--set", "embedding=16"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C reaches a process in another way on Windows")
+@pytest.mark.parametrize(
+    ("arguments", "delays"),
+    [
+        (TRAIN, [0.05, 0.3, 0.7]),
+        pytest.param(TRAIN, [0.03 + 0.03 * n for n in range(100)], marks=pytest.mark.slow),
+        pytest.param(["recipes"], [0.03 + 0.03 * n for n in range(50)], marks=pytest.mark.slow),
+        pytest.param(["train", "nothing"], [0.03 + 0.03 * n for n in range(50)], marks=pytest.mark.slow),
+    ],
+)
+def test_ctrl_c_at_any_moment_shows_no_traceback(
+    arguments: list[str], delays: list[float], tmp_path: Path
+) -> None:
+    statuses = set()
+    for number, delay in enumerate(delays):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        status, seconds, said = interrupted(arguments, delay, folder)
+        assert "Traceback" not in said, (delay, said)
+        assert "KeyboardInterrupt" not in said, (delay, said)
+        assert seconds < 10, delay
+        statuses.add(status)
+    assert 130 in statuses
+    assert statuses <= ({130} if arguments == TRAIN else {130, 0, 2})  # the others end by themselves
