@@ -56,9 +56,22 @@ def test_openmp_has_the_setting_when_it_is_loaded(given: str | None, expected: s
 # ------------------------------------------------------------------------------------ Ctrl-C
 
 
-def interrupted(arguments: list[str], delay: float, folder: Path) -> tuple[int, float, str]:
-    """Status and messages of the command after Ctrl-C, so many seconds after Python has started itself."""
-    (folder / "sitecustomize.py").write_text("import os\nos.write(1, b'started\\n')\n")
+HOOK = """
+import os, sys
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            sys.meta_path.remove(self)
+            os.write(1, b"loading torch\\n")
+
+sys.meta_path.insert(0, Watch())
+"""
+
+
+def interrupted(arguments: list[str], delay: float, folder: Path) -> tuple[int, str]:
+    """Status and messages of the command after Ctrl-C, so many seconds after it began to import PyTorch."""
+    (folder / "sitecustomize.py").write_text(HOOK)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
     process = subprocess.Popen(
         [sys.executable, "-m", "torch_pru", *arguments],
@@ -68,12 +81,11 @@ def interrupted(arguments: list[str], delay: float, folder: Path) -> tuple[int, 
         env=environment,
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == b"started\n"
+    assert process.stdout.readline() == b"loading torch\n"
     time.sleep(delay)
     process.send_signal(signal.SIGINT)
-    begin = time.monotonic()
     _, messages = process.communicate(timeout=60)
-    return process.returncode, time.monotonic() - begin, messages.decode()
+    return process.returncode, messages.decode()
 
 
 TRAIN = ["train", "--epochs", "1", "--name", "a", "--set", "hidden=[16]", "--set", "embedding=16"]
@@ -83,10 +95,10 @@ TRAIN = ["train", "--epochs", "1", "--name", "a", "--set", "hidden=[16]", "--set
 @pytest.mark.parametrize(
     ("arguments", "delays"),
     [
-        (TRAIN, [0.05, 0.3, 0.7]),
-        pytest.param(TRAIN, [0.03 + 0.03 * n for n in range(100)], marks=pytest.mark.slow),
-        pytest.param(["recipes"], [0.03 + 0.03 * n for n in range(50)], marks=pytest.mark.slow),
-        pytest.param(["train", "nothing"], [0.03 + 0.03 * n for n in range(50)], marks=pytest.mark.slow),
+        (TRAIN, [0.0, 0.2, 0.6]),
+        pytest.param(TRAIN, [0.03 * n for n in range(100)], marks=pytest.mark.slow),
+        pytest.param(["recipes"], [0.03 * n for n in range(50)], marks=pytest.mark.slow),
+        pytest.param(["train", "nothing"], [0.03 * n for n in range(50)], marks=pytest.mark.slow),
     ],
 )
 def test_ctrl_c_at_any_moment_shows_no_traceback(
@@ -96,10 +108,9 @@ def test_ctrl_c_at_any_moment_shows_no_traceback(
     for number, delay in enumerate(delays):
         folder = tmp_path / str(number)
         folder.mkdir()
-        status, seconds, said = interrupted(arguments, delay, folder)
+        status, said = interrupted(arguments, delay, folder)
         assert "Traceback" not in said, (delay, said)
         assert "KeyboardInterrupt" not in said, (delay, said)
-        assert seconds < 10, delay
         statuses.add(status)
     assert 130 in statuses
     assert statuses <= ({130} if arguments == TRAIN else {130, 0, 2})  # the others end by themselves

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def test_words_are_numbered_in_order_of_appearance(corpus_folder: Callable[..., 
     assert corpus.train.tolist() == [0, 1, 2, 2, 0, 2]
     assert corpus.valid.tolist() == [3, 1, 2]
     assert corpus.test.tolist() == [4, 2]
-    assert {corpus.split(split).dtype for split in SPLITS} == {torch.int64}
+    assert {corpus.split(split).dtype for split in SPLITS} == {torch.int32}
 
 
 def test_the_digest_tells_words_and_splits_apart() -> None:
@@ -147,3 +148,17 @@ def test_published_corpora_have_the_published_counts(name: str, counts: list[int
     assert again.vocabulary == corpus.vocabulary
     for split in SPLITS:
         assert torch.equal(again.split(split), corpus.split(split))
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
+    peaks = []
+    for lines in (280_000, 560_000):
+        for split in SPLITS:
+            (tmp_path / f"{split}.txt").write_text("a b c d\n" * (lines if split == "train" else 10))
+        tracemalloc.start()
+        corpus = load_corpus(tmp_path)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert len(corpus.train) == 5 * lines
+        assert corpus.train[-5:].tolist() == [0, 1, 2, 3, 4]
+    assert peaks[1] - peaks[0] < 4 << 20  # the additional ids are 11 MB as int64

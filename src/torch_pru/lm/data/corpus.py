@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import torch
@@ -213,8 +213,7 @@ def encode_text(path: str | Path, vocabulary: Vocabulary, tokenizer: Tokenizer |
             file.write(ids.astype(kind).tobytes())
         if not words:
             raise PRUError(f"{path} is empty; it needs at least one word")
-        file.flush()
-        return EncodedText(torch.from_numpy(np.memmap(file, kind, "r+")), unknown, words)
+        return EncodedText(_mapped(file, kind), unknown, words)
 
 
 def _unknown_word(
@@ -238,7 +237,7 @@ def _load_folder(folder: Path, name: str | None) -> Corpus:
     if name is not None:
         for split, path in files.items():
             check_digest(name, split, path, sha256_of(path))
-    return _number({split: _words(path) for split, path in files.items()})
+    return _number({split: _words(path) for split, path in files.items()}, mapped=name is None)
 
 
 def _words(path: Path) -> Iterator[list[str]]:
@@ -247,12 +246,27 @@ def _words(path: Path) -> Iterator[list[str]]:
     return map(Tokenizer("spaces"), read_blocks(path))
 
 
-def _number(splits: Mapping[str, Iterable[list[str]]]) -> Corpus:
-    """Number the words of the three splits, given in blocks, in order of appearance."""
+def _number(splits: Mapping[str, Iterable[list[str]]], *, mapped: bool = False) -> Corpus:
+    """Number the words of the three splits, given in blocks, in order of appearance.
+
+    With ``mapped`` the ids are mapped from temporary files, so that a text of any size takes little memory.
+    """
     numbers: defaultdict[str, int] = defaultdict()
     numbers.default_factory = numbers.__len__  # a new word gets the next number, without a test per word
+    kind = np.int32 if mapped else np.int64
     ids = {}
     for split, blocks in splits.items():
-        arrays = [np.fromiter(map(numbers.__getitem__, words), np.int64, len(words)) for words in blocks]
-        ids[split] = torch.from_numpy(np.concatenate(arrays))
+        arrays = (np.fromiter(map(numbers.__getitem__, words), kind, len(words)) for words in blocks)
+        if mapped:
+            with tempfile.TemporaryFile() as file:
+                file.writelines(array.tobytes() for array in arrays)
+                ids[split] = _mapped(file, kind)
+        else:
+            ids[split] = torch.from_numpy(np.concatenate(list(arrays)))
     return Corpus(ids["train"], ids["valid"], ids["test"], Vocabulary(numbers))
+
+
+def _mapped(file: IO[bytes], kind: type[np.integer]) -> Tensor:
+    """The integers in a file, mapped into memory; they can be read after it is closed."""
+    file.flush()
+    return torch.from_numpy(np.memmap(file, kind, "r+"))
