@@ -5,11 +5,16 @@ export class Editor {
     this.field = field;
     this.changed = changed;
     this.leaving = false; // whether the next Tab leaves the field
-    field.addEventListener('input', (event) => changed(event.timeStamp));
+    let pressed = null; // when the key was pressed that changes the text
+    field.addEventListener('input', (event) => {
+      changed(pressed ?? event.timeStamp);
+      pressed = null;
+    });
     document.addEventListener('selectionchange', () => {
       if (document.activeElement === field) moved();
     });
     field.addEventListener('keydown', (event) => {
+      pressed = event.timeStamp;
       const number = event.altKey && /^Digit[1-5]$/.test(event.code) ? Number(event.code.at(-1)) - 1 : null;
       const plain = !event.shiftKey && !event.ctrlKey && !event.metaKey && !event.altKey;
       const first = event.key === 'Tab' && plain && !this.leaving ? 0 : number;
@@ -41,14 +46,16 @@ export class Editor {
     const added = text.slice(same);
     if (added && document.execCommand('insertText', false, added)) return;
     field.setRangeText(added, same, before.length, 'end');
-    this.changed(performance.now());
+    this.changed();
   }
 
-  /** Replace the whole text, without taking the focus. */
+  /** Replace the whole text, without taking the focus; resolves when it is read. */
   replaceAll(text) {
     this.field.value = text;
     this.field.setSelectionRange(text.length, text.length);
-    this.field.scrollTop = this.field.scrollHeight;
-    this.changed(performance.now());
+    const paper = this.field.parentElement;
+    const done = this.changed();
+    paper.scrollTop = paper.scrollHeight;
+    return done;
   }
 }

@@ -10,6 +10,7 @@ const part = (id) => document.getElementById(id);
 const panels = [];
 let editor = null;
 let writing = null; // the panel that writes on
+let last = null; // what was read last: text, caret and whether with memory
 
 async function start() {
   part('starting').remove();
@@ -37,6 +38,7 @@ async function start() {
     part('temperature-shown').textContent = Number(part('temperature').value).toFixed(1);
   });
   for (const panel of panels) followPointer(panel);
+  scrollTogether();
 }
 
 function ready(panel) {
@@ -45,7 +47,8 @@ function ready(panel) {
     editor.field.disabled = false;
     editor.field.focus({ preventScroll: true });
   }
-  panel.update(editor.text, editor.caret, part('memory').checked).then(() => performance.mark(`ready-${panel.number}`));
+  last = null;
+  update();
 }
 
 /** Say so where the perplexities of two models do not compare. */
@@ -53,8 +56,6 @@ function compare() {
   const digests = new Set(panels.map(({ about }) => about.vocabulary));
   part('different').hidden = digests.size < 2;
 }
-
-let last = null;
 
 function update(started = null) {
   const [text, caret, memory] = [editor.text, editor.caret, part('memory').checked];
@@ -76,10 +77,7 @@ async function write(panel) {
   for (let count = 0; count < WRITTEN && writing === panel; count++) {
     const text = await panel.writtenOn(Number(part('temperature').value));
     if (writing !== panel) break;
-    editor.field.value = text;
-    editor.field.setSelectionRange(text.length, text.length);
-    editor.field.scrollTop = editor.field.scrollHeight;
-    await update();
+    await editor.replaceAll(text);
     await new Promise((resolve) => setTimeout(resolve, 30));
   }
   writing = null;
@@ -112,6 +110,16 @@ function followPointer(panel) {
   document.addEventListener('keydown', () => {
     bubble.hidden = true;
   });
+}
+
+/** Scroll the texts of all models together. */
+function scrollTogether() {
+  const papers = panels.map((panel) => panel.part('paper'));
+  for (const paper of papers) {
+    paper.addEventListener('scroll', () => {
+      for (const other of papers) if (other !== paper) other.scrollTop = paper.scrollTop;
+    });
+  }
 }
 
 /** Tell a screen reader. */

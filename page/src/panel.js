@@ -20,7 +20,10 @@ export class Panel {
     this.number = number;
     this.take = take;
     this.ready = ready;
-    this.announce = announce;
+    this.announceSoon = afterPause(1500, () => {
+      const words = this.suggestions.words.map(({ word }) => spoken(word)).join(', ');
+      if (number === 0 && words) announce(`Next: ${words}`);
+    });
     this.about = null;
     this.text = '';
     this.before = ''; // the caret
@@ -34,6 +37,7 @@ export class Panel {
     this.suggestions = new Suggestions(this.part('suggestions'), (word) => this.takeWord(word));
     this.lookSoon = afterPause(IDLE, () => this.look());
     this.part('write').addEventListener('click', () => write(this));
+    this.showTableSoon = afterPause(200, () => this.showTable());
     this.part('all-words').addEventListener('toggle', () => this.showTable());
     this.model = new Model(folder, this);
   }
@@ -71,12 +75,20 @@ export class Panel {
     this.suggestions.show(words);
     this.root.removeAttribute('aria-busy');
     this.part('progress').textContent = '';
-    if (this.started !== null) performance.measure(`key-${this.number}`, { start: this.started });
-    this.started = null;
+    this.measure();
     this.settled?.();
     this.settled = null;
     this.announceSoon();
     this.lookSoon();
+  }
+
+  /** Note when the first answer was there, and the time from a key to the frame that shows its answer. */
+  measure() {
+    const start = this.started;
+    this.started = null;
+    const first = `first-${this.number}`;
+    if (!performance.getEntriesByName(first).length) performance.mark(first);
+    if (start !== null) requestAnimationFrame(() => performance.measure(`key-${this.number}`, { start }));
   }
 
   unreadable({ token }) {
@@ -89,10 +101,12 @@ export class Panel {
     this.part('inside').hidden = false;
     this.part('current-word').textContent = shown(this.tokens[this.current].token);
     this.picture.show(inside);
+    this.part('influences').classList.add('stale'); // until those of this word come
   }
 
   influences({ influences }) {
     drawInfluences(this.part('influences'), this.tokens, this.current, influences);
+    this.part('influences').classList.remove('stale');
   }
 
   // What the user does.
@@ -119,6 +133,7 @@ export class Panel {
     if (switched) this.colour(0, this.scores.length);
     if (count < this.tokens.length) this.reading.colour(count, null);
     this.showScores();
+    this.settled?.(); // of the text before
     return new Promise((resolve) => {
       this.settled = resolve;
     });
@@ -168,7 +183,7 @@ export class Panel {
     Object.assign(this.part('scores').dataset, { alone: alone ?? '', together: together ?? '' });
     this.part('words').textContent = this.scores.length.toLocaleString('en');
     this.part('unknowns').textContent = this.scores.filter(({ known }) => !known).length.toLocaleString('en');
-    if (this.part('all-words').open) this.showTable();
+    if (this.part('all-words').open) this.showTableSoon();
   }
 
   /** The score of a word in words, or null for one that is not finished. */
@@ -198,6 +213,7 @@ export class Panel {
 
   /** Look inside the unit at the last finished word before the caret. */
   look() {
+    if (this.root.hasAttribute('aria-busy')) return;
     let at = this.scores.length - 1;
     while (at > 0 && this.tokens[at].start >= Math.max(1, this.before.length)) at--;
     if (at < 0) {
@@ -211,11 +227,6 @@ export class Panel {
     this.part('current-score').textContent = found.text;
     this.model.look(at);
   }
-
-  announceSoon = afterPause(1500, () => {
-    const words = this.suggestions.words.map(({ word }) => spoken(word)).join(', ');
-    if (this.number === 0 && words) this.announce(`Next: ${words}`);
-  });
 }
 
 /** A cell with a surprisal in bits, and all of its digits for other programs. */

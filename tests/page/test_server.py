@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,6 +132,26 @@ def outside_address() -> str | None:
             return None
         address: str = probe.getsockname()[0]
         return None if address.startswith("127.") else address
+
+
+def test_a_browser_that_goes_away_is_no_error(server: PageServer, capfd: pytest.CaptureFixture[str]):
+    server.files = {"index.html": b"x" * (64 << 20)}  # more than any buffer holds
+    finished = threading.Event()
+    whole = server.finish_request
+
+    def finish(*arguments: Any) -> None:
+        try:
+            whole(*arguments)
+        finally:
+            finished.set()
+
+    server.finish_request = finish  # type: ignore[method-assign]
+    with socket.create_connection(("127.0.0.1", server.server_port)) as connection:
+        connection.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
+        connection.recv(10)
+    assert finished.wait(10)
+    assert ask(server, "/nothing")[0] == 404  # it goes on
+    assert capfd.readouterr().err == ""
 
 
 def test_a_port_in_use(server: PageServer):

@@ -54,11 +54,11 @@ def page(
         console.print(f"written to {out}; serve it with: python -m http.server -d {out}", soft_wrap=True)
         return
     with PageServer(files, port) as server:
-        console.print(f"serving {server.url} on this machine only; Ctrl-C stops it", soft_wrap=True)
-        console.file.flush()
-        if browser:
-            webbrowser.open(server.url)
         try:
+            console.print(f"serving {server.url} on this machine only; Ctrl-C stops it", soft_wrap=True)
+            console.file.flush()
+            if browser:
+                webbrowser.open(server.url)
             server.serve_forever()
         except KeyboardInterrupt:
             console.print("\nstopped", soft_wrap=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import urlsplit
 
 from torch_pru.errors import PRUError
@@ -54,6 +56,11 @@ class PageServer(ThreadingHTTPServer):
         self.files = files
         self.names = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
         self.url = f"http://{ADDRESS}:{self.server_port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing about a browser that was closed while it loaded the page."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class PageHandler(BaseHTTPRequestHandler):
