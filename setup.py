@@ -1,23 +1,28 @@
-"""Adds the compiled CPU kernels to a wheel for x86-64 Linux, where a C++ compiler is found.
+"""The parts of the package that need code: compiled CPU kernels, and the README for PyPI.
 
-An editable install needs none of this: the kernels are then compiled when they are first used.
+A wheel built on x86-64 Linux with a C++ compiler contains the kernels, any other wheel is pure Python. An
+editable install contains none: the kernels are then compiled when they are first used.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
-NATIVE = Path(__file__).parent / "src" / "torch_pru" / "ops" / "native"
-PAGE_SOURCE = Path(__file__).parent / "page"
-PAGE_SITE = Path(__file__).parent / "src" / "torch_pru" / "page" / "site"
+ROOT = Path(__file__).parent
+NATIVE = ROOT / "src" / "torch_pru" / "ops" / "native"
+PAGE_SOURCE = ROOT / "page"
+PAGE_SITE = ROOT / "src" / "torch_pru" / "page" / "site"
 PLATFORM = "manylinux_2_17_x86_64"  # the newest symbol that the library needs is memcpy@GLIBC_2.14
 
 
@@ -31,6 +36,17 @@ def native_build() -> ModuleType:
     return module
 
 
+BUILD = native_build()
+COMPILER = BUILD.find_compiler() if BUILD.platform_reason() is None else None
+
+
+class DistributionWithKernels(Distribution):
+    """Installs among the files of the platform if it contains kernels."""
+
+    def has_ext_modules(self) -> bool:
+        return COMPILER is not None
+
+
 def build_page() -> None:
     """Build the files of ``pru page``, which a wheel contains, unless they are there or npm is missing."""
     npm = shutil.which("npm")
@@ -40,6 +56,14 @@ def build_page() -> None:
         subprocess.run([npm, *command], cwd=PAGE_SOURCE, check=True)
 
 
+class SourceWithPage(sdist):
+    """Puts the built page into the source distribution, so that installing it does not need npm."""
+
+    def run(self) -> None:
+        build_page()
+        super().run()
+
+
 class BuildWithKernels(build_py):
     """Puts the page and the compiled kernels into the wheel."""
 
@@ -47,19 +71,29 @@ class BuildWithKernels(build_py):
         if not self.editable_mode:
             build_page()
         super().run()
-        build = native_build()
-        compiler = build.find_compiler()
-        if not self.editable_mode and compiler is not None and build.platform_reason() is None:
+        if not self.editable_mode and COMPILER is not None:
             folder = Path(self.build_lib, "torch_pru", "ops", "native")
-            build.build(compiler, folder / f"kernels-{build.source_digest()}.so")
+            BUILD.build(COMPILER, folder / f"kernels_{BUILD.source_digest()}.so")
 
 
 class WheelWithKernels(bdist_wheel):
     """A wheel with kernels is for one platform, and for any version of Python and PyTorch."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        has_kernels = any(Path(self.bdist_dir).rglob("kernels-*.so"))
-        return ("py3", "none", PLATFORM if has_kernels else "any")
+        return ("py3", "none", "any" if COMPILER is None else PLATFORM)
 
 
-setup(cmdclass={"build_py": BuildWithKernels, "bdist_wheel": WheelWithKernels})
+def readme() -> str:
+    """README.md with absolute links: PyPI shows it without the files that it links to."""
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^\]]*\]\()(?!https?:|#)", rf"\1{source}/raw/main/", text)
+    return re.sub(r"(?<!!)(\[[^\]]*\]\()(?!https?:|#)", rf"\1{source}/blob/main/", text)
+
+
+setup(
+    distclass=DistributionWithKernels,
+    cmdclass={"build_py": BuildWithKernels, "bdist_wheel": WheelWithKernels, "sdist": SourceWithPage},
+    long_description=readme(),
+    long_description_content_type="text/markdown",
+)

@@ -93,8 +93,8 @@ class PRUCell(nn.Module):
         input_size: N.
         hidden_size: M.
         bias: whether both transforms have a bias.
-        levels, groups, input_groups, pooling, level_split, pool_window, residual, input_transform,
-            context_transform, init, backend: see :class:`torch_pru.PRU`.
+        levels, groups, input_groups, pooling, level_split, pool_window, residual: see :class:`torch_pru.PRU`.
+        input_transform, context_transform, init, backend: see :class:`torch_pru.PRU`.
         device, dtype: of the parameters.
 
     Shape:

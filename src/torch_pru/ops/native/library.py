@@ -71,7 +71,7 @@ def _load() -> Library | str:
 
 def _packaged() -> Path | None:
     """The library of a wheel, unless the source was changed since."""
-    path = Path(__file__).with_name(f"kernels-{build.source_digest()}.so")
+    path = Path(__file__).with_name(f"kernels_{build.source_digest()}.so")
     return path if path.is_file() else None
 
 

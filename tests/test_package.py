@@ -1,0 +1,79 @@
+"""What a wheel contains and says about itself."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import torch_pru
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "torch_pru"
+NOT_SHIPPED = {"__pycache__"}
+BUILT = {"ops/native/*.so", "page/site/**/*"}
+"""What only a wheel contains, or a checkout in which it was built."""
+
+
+@pytest.fixture(scope="module")
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_every_file_of_the_package_is_shipped(pyproject: dict[str, Any]) -> None:
+    patterns = pyproject["tool"]["setuptools"]["package-data"]["torch_pru"]
+    shipped = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
+    for pattern in set(patterns) - BUILT:
+        assert any(PACKAGE.glob(pattern)), f"{pattern} matches nothing"
+    files = {path for path in PACKAGE.rglob("*") if path.is_file() and not NOT_SHIPPED & set(path.parts)}
+    assert len(files) > 200
+    left_out = {path for path in files if path.suffix != ".py"} - shipped
+    assert not left_out, "add them to [tool.setuptools.package-data]"
+    for path in files:
+        if path.suffix == ".py":
+            assert (path.parent / "__init__.py").is_file(), f"{path.parent} is not a package"
+
+
+def test_the_readme_on_pypi_has_absolute_links_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments: dict[str, Any] = {}
+    stubs = {
+        "setuptools": {"Distribution": object, "setup": lambda **given: arguments.update(given)},
+        "setuptools.command.bdist_wheel": {"bdist_wheel": object},
+        "setuptools.command.build_py": {"build_py": object},
+        "setuptools.command.sdist": {"sdist": object},
+    }
+    for name, content in stubs.items():
+        module = ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    runpy.run_path(str(ROOT / "setup.py"))
+    text = re.sub(r"```.*?```", "", arguments["long_description"], flags=re.S)
+    targets = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert len(targets) > 10
+    assert [target for target in targets if not target.startswith("https://")] == []
+    assert re.search(r"!\[[^\]]*\]\(https://[^)]*/raw/main/docs/figures/unit\.svg\)", text)
+
+
+def test_the_citation_is_of_this_version_and_repository(pyproject: dict[str, Any]) -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version: {torch_pru.__version__}\n" in citation
+    for url in ("Source", "Documentation"):
+        assert f'"{pyproject["project"]["urls"][url]}"' in citation
+    assert pyproject["project"]["urls"]["Paper"] in citation
+
+
+def test_only_one_address_of_the_repository_is_used(pyproject: dict[str, Any]) -> None:
+    source = pyproject["project"]["urls"]["Source"]
+    owner = source.rpartition("/")[0]
+    for name in ("mkdocs.yml", "CITATION.cff", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for found in re.findall(r"https://github\.com/[\w.-]+/torch-pru", text):
+            assert found == source, name
+        for found in re.findall(r"https://([\w-]+)\.github\.io/torch-pru", text):
+            assert owner.endswith(f"/{found}"), name

@@ -1,0 +1,68 @@
+"""Hooks of MkDocs: pages from outside docs/, and links that are right on the site and in the repository.
+
+Documents link to each other by their paths in the repository. On the site, a link to a page stays inside the
+site, and a link to any other file leads to the repository.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "RESULTS.md")
+ROLE = re.compile(r":(?:attr|class|func|meth|mod):(?=<code>)")
+LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+
+
+def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
+    """Add the documents at the root of the repository."""
+    for name in PAGES:
+        content = (ROOT / name).read_text(encoding="utf-8")
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
+    """Turn links between files of the repository into links of the site."""
+    here = page.file.src_uri if page.file.src_uri in PAGES else f"docs/{page.file.src_uri}"
+    pieces = re.split(r"(```.*?```)", markdown, flags=re.S)
+    for index in range(0, len(pieces), 2):  # code is left alone
+        pieces[index] = LINK.sub(
+            lambda match: match[1] + site_link(match[2], here, config.extra["social"][0]["link"]) + match[3],
+            pieces[index],
+        )
+    return "".join(pieces)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Docstrings name classes with Sphinx's roles, which editors understand; here the name is enough."""
+    return ROLE.sub("", html)
+
+
+def site_link(target: str, here: str, repository: str) -> str:
+    """A link of the document ``here`` as it must be on the site.
+
+    Example:
+        >>> site_link("../RESULTS.md#tries", "docs/tries.md", "https://host/it")
+        'RESULTS.md#tries'
+        >>> site_link("docs/layer.md", "CONTRIBUTING.md", "https://host/it")
+        'layer.md'
+        >>> site_link("../results", "docs/tries.md", "https://host/it")
+        'https://host/it/tree/main/results'
+    """
+    path, mark, anchor = target.partition("#")
+    if not path or "://" in target or target.startswith("mailto:"):
+        return target
+    file = posixpath.normpath(posixpath.join(posixpath.dirname(here), path))
+    folder = posixpath.dirname(here.removeprefix("docs/"))
+    if file in PAGES or (file.startswith("docs/") and not (ROOT / file).is_dir()):
+        return posixpath.relpath(file.removeprefix("docs/"), folder or ".") + mark + anchor
+    kind = "tree" if (ROOT / file).is_dir() else "blob"
+    return f"{repository}/{kind}/main/{file}{mark}{anchor}"
