@@ -33,6 +33,10 @@ class PRUTypeError(PRUError, TypeError):
     """A :class:`PRUError` where PyTorch raises a ``TypeError``: an argument has the wrong type."""
 
 
+class SharedError(PRUError):
+    """Raised by every process of a distributed run; only the first one reports it."""
+
+
 def shown(value: object) -> str:
     """``value`` for a message: its ``repr`` in one line, shortened if it is long."""
     try:

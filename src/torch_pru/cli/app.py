@@ -29,8 +29,8 @@ from torch_pru.cli import (
     train,
     verify,
 )
-from torch_pru.cli.console import complain, show_warning
-from torch_pru.errors import PRUError
+from torch_pru.cli.console import complain, rank, show_warning
+from torch_pru.errors import PRUError, SharedError
 
 
 class Commands(TyperGroup):
@@ -50,7 +50,8 @@ class Commands(TyperGroup):
             status = status_of(error)
             if status is None or ctx.params.get("debug"):
                 raise
-            complain(str(error) or "out of memory")  # Python's own MemoryError says nothing
+            if rank() == 0 or not isinstance(error, SharedError):
+                complain(str(error) or "out of memory")  # Python's own MemoryError says nothing
             raise typer.Exit(status) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 from rich.table import Table
 
 from torch_pru.cli.checks import check_recipes, check_writable
-from torch_pru.cli.console import messages, output, processes
+from torch_pru.cli.console import messages, output, processes, say
 from torch_pru.cli.data import TOKENS_HELP
 from torch_pru.cli.ending import own_scores
 from torch_pru.cli.progress import bar
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from torch_pru.lm.config import Config
     from torch_pru.lm.run import RunFolder
     from torch_pru.lm.sweep import Grid, Row
+
+GRID = "grid.toml"
+"""The file in the folder of a sweep that has its grid."""
 
 VALUES = "; several with commas, such as 1,2,4"
 
@@ -54,6 +58,13 @@ def sweep(
     tokens: Annotated[str, typer.Option(metavar="KIND", help=TOKENS_HELP)] = "auto",
     name: Annotated[str | None, typer.Option(help="Folder of the runs.", show_default="RECIPE-sweep")] = None,
     device: Device = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Train on a Ray cluster: HOST:PORT, auto, or local."),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Continue the sweep in this folder.")
+    ] = None,
     out: Out = Path("runs"),
 ) -> None:
     """Train a grid of settings.
@@ -61,12 +72,22 @@ def sweep(
     Each combination is one run per seed. The end is one table and one figure of all runs: parameters,
     perplexities (mean and standard deviation over seeds), speed and time.
 
-    The same command again continues where it stopped, and does not train finished runs again.
+    The same command again, or pru sweep --resume DIR, continues where it stopped, and does not train finished
+    runs again.
+
+    With --ray, the runs are trained on a Ray cluster, at the same time. All its machines must share DIR.
 
     Example: pru sweep quickstart --unit pru,lstm --groups 1,4 --seeds 3
     """
+    from torch_pru.lm.sweep import read_grid
+
     if processes() > 1:
         raise PRUError("pru sweep does not run under torchrun; use pru train for runs over several GPUs")
+    if resume is not None:
+        if not (resume / GRID).is_file():
+            raise PRUError(f"there is no sweep in {resume}: {GRID} is missing")
+        train_grid(read_grid(str(resume / GRID)), resume, minutes, ray)
+        return
     lists = parse_settings(settings)
     typed = {"unit": unit, "levels": levels, "groups": groups}
     lists |= {key: value for key, value in typed.items() if value}
@@ -83,7 +104,7 @@ def sweep(
     grid = grid_of(recipe, lists, fixed, seeds)
     folder = out / (name or f"{Path(recipe).stem}-sweep")
     check_writable(folder)
-    train_grid(grid, folder, minutes)
+    train_grid(grid, folder, minutes, ray)
 
 
 def settings_for_text(corpus: str, fixed: Mapping[str, str], minutes: float | None) -> dict[str, str]:
@@ -97,16 +118,19 @@ def settings_for_text(corpus: str, fixed: Mapping[str, str], minutes: float | No
 
 def grid_of(recipe: str, lists: Mapping[str, str], fixed: Mapping[str, str], seeds: int | None) -> Grid:
     """The grid of a file or a recipe, with what was typed on top."""
-    from torch_pru.lm.sweep import Grid, check_setting, read_grid
+    from torch_pru.lm.sweep import check_setting, read_grid
 
     grid = read_grid(recipe)
     for key in lists:
         check_setting(key, "--set")
     typed = {key: split_values(value) for key, value in lists.items()}
+    if empty := [key for key, values in typed.items() if not values]:
+        raise PRUError(f"{empty[0]}={lists[empty[0]]!r} has no values; give at least one")
     single = {key: values[0] for key, values in typed.items() if len(values) == 1}
     several = {key: values for key, values in typed.items() if len(values) > 1}
     values = {key: value for key, value in grid.values.items() if key not in single} | several
-    return Grid(grid.recipe, values, seeds or grid.seeds, {**grid.fixed, **fixed, **single})
+    settings = {**grid.fixed, **fixed, **single}
+    return dataclasses.replace(grid, values=values, seeds=seeds or grid.seeds, fixed=settings)
 
 
 def split_values(text: str) -> list[str]:
@@ -126,45 +150,91 @@ def split_values(text: str) -> list[str]:
     return [value.strip() for value in values if value.strip()]
 
 
-def train_grid(grid: Grid, folder: Path, minutes: float | None) -> None:
+def train_grid(grid: Grid, folder: Path, minutes: float | None, ray: str | None = None) -> None:
     """Train what is not trained yet, score it, and show the table."""
-    from torch_pru.lm.sweep import row_of
+    from torch_pru.lm.data.storage import write_aside
+    from torch_pru.lm.run import locked
+    from torch_pru.lm.sweep import grid_text
 
-    cells = grid.cells()
     runs = {
         folder / f"{cell.label}-seed{config.training.seed}": config
-        for cell in cells
+        for cell in grid.cells()
         for number in range(grid.seeds)
         for config in [cell.with_seed(number)]
     }
     if minutes is not None:
         runs = {path: with_limit(config, minutes) for path, config in runs.items()}
     check_recipes(list(runs.values()), texts=True)
-    messages().print(
-        f"{len(cells)} combinations, {len(runs)} runs in {folder}: {', '.join(cell.label for cell in cells)}",
-        soft_wrap=True,
-    )
-    train_all(runs)
-    rows = []
-    for cell in cells:
-        own = [path for path in runs if path.name.rpartition("-seed")[0] == cell.label]
-        rows.append(row_of(cell.label, [scored(path) for path in own]))
-    show_table(rows)
-    write_results(rows, folder)
+    check_there(runs)
+    if ray is None:
+        refuse_without_ray(grid)
+    with locked(folder):
+        with write_aside(folder / GRID) as file:
+            file.write(grid_text(grid).encode())
+        if ray is not None:
+            from torch_pru.cli.sweep_ray import train_on_ray
+
+            runs = train_on_ray(ray, grid, folder, runs)
+        else:
+            train_all(runs)
+        rows = rows_of(runs)
+        show_table(rows)
+        write_results(rows, folder)
+
+
+def refuse_without_ray(grid: Grid) -> None:
+    """Refuse or mention what only Ray does."""
+    if grid.sampler == "optuna":
+        raise PRUError("sampler='optuna' needs Ray: add --ray local, or the address of a cluster")
+    if grid.early_stopping:
+        say(messages(), "note: [early_stopping] needs --ray; all runs are trained to their end")
+
+
+def rows_of(runs: Mapping[Path, Config]) -> list[Row]:
+    """A row for each combination, from the scores of its runs."""
+    from torch_pru.lm.sweep import row_of
+
+    labels: dict[str, list[Path]] = {}
+    for path in runs:
+        labels.setdefault(path.name.rpartition("-seed")[0], []).append(path)
+    return [row_of(label, [scored(path) for path in paths]) for label, paths in labels.items()]
+
+
+def check_there(runs: Mapping[Path, Config]) -> None:
+    """Refuse runs that have other settings, or that another process is training; say what there is to do."""
+    from torch_pru.lm.run import RunFolder, locked
+    from torch_pru.lm.sweep import check_same
+
+    for path, config in runs.items():
+        if (path / "run.json").exists():
+            check_same(RunFolder.open(path), config, "choose another --name")
+            with locked(path):
+                pass
+    if runs:
+        labels = list(dict.fromkeys(path.name.rpartition("-seed")[0] for path in runs))
+        text = (
+            f"{len(labels)} combinations, {len(runs)} runs in {next(iter(runs)).parent}: {', '.join(labels)}"
+        )
+        messages().print(text, soft_wrap=True)
+
+
+def unfinished_runs(runs: Mapping[Path, Config]) -> list[Path]:
+    """The runs that have started and not ended."""
+    from torch_pru.lm.run import RunFolder
+
+    there = [path for path in runs if (path / "run.json").exists()]
+    unfinished = [path for path in there if not is_finished(RunFolder.open(path))]
+    if done := len(there) - len(unfinished):
+        messages().print(f"{done} of {len(runs)} runs are finished already", soft_wrap=True)
+    return unfinished
 
 
 def train_all(runs: Mapping[Path, Config]) -> None:
     """Train new runs, and resume those that were interrupted."""
     from torch_pru.lm import training
-    from torch_pru.lm.run import RunFolder
-    from torch_pru.lm.sweep import check_same
 
     there = [path for path in runs if (path / "run.json").exists()]
-    for path in there:
-        check_same(RunFolder.open(path), runs[path])
-    unfinished = [path for path in there if not is_finished(RunFolder.open(path))]
-    if done := len(there) - len(unfinished):
-        messages().print(f"{done} of {len(runs)} runs are finished already", soft_wrap=True)
+    unfinished = unfinished_runs(runs)
     if unfinished:
         tasks = [
             Task(path, runs[path], partial(training.resume, path), [f"resuming {path}"])
@@ -176,7 +246,7 @@ def train_all(runs: Mapping[Path, Config]) -> None:
 
         carry_out(tasks, resume_all, "resuming", endings=False)
     if new := {path: config for path, config in runs.items() if path not in there}:
-        headers = headers_of([(config, path) for path, config in new.items()])
+        headers = headers_of(list(new.values()), list(new))
         tasks = [
             Task(path, config, partial(training.train, config, path), header)
             for (path, config), header in zip(new.items(), headers, strict=True)

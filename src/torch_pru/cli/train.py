@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torch_pru.cli.checks import check_recipes
-from torch_pru.cli.console import messages, processes, say
+from torch_pru.cli.console import messages, processes, rank, say
 from torch_pru.cli.data import TOKENS_HELP, VOCABULARY_HELP, description, prepared
 from torch_pru.cli.running import Task, carry_out, new_folders
 from torch_pru.cli.settings import SET_HELP, parse_settings
@@ -67,6 +67,10 @@ def train(
     ] = 1,
     device: Device = None,
     out: Out = Path("runs"),
+    into: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="The run folder itself. If it has a run, resume that."),
+    ] = None,
     settings: Set = None,
 ) -> None:
     """Train a model on a text.
@@ -79,7 +83,9 @@ def train(
     With a RECIPE, the paper's models are trained. On a GPU several train at the same time, at most 16; on a
     CPU one after the other.
 
-    Ctrl-C saves the run; pru resume continues it.
+    Ctrl-C saves the run; pru resume continues it. With --into RUN, so does the same command. That is how
+    torchrun restarts a run on several processes: torchrun --nproc-per-node 2 --max-restarts 3 -m torch_pru
+    train RECIPE --into RUN.
     """
     given = {"unit": unit, "levels": levels, "groups": groups, "epochs": epochs, "batch": batch}
     given |= {"seed": seed, "device": device, "corpus": corpus}
@@ -91,9 +97,32 @@ def train(
             raise PRUError("--text and --corpus exclude each other: give the text or the name of a corpus")
         changes["corpus"] = read_text_files(files, tokens, vocabulary)
     loaded = [named_config(config, name) for config in chosen_configs(names, changes, minutes)]
+    if into is not None:
+        train_into(into, loaded, [name, seeds > 1, text])
+        return
     check_recipes(loaded, texts=True)
     configs = [with_seed(config, number) for config in loaded for number in range(seeds)]
-    start_training(configs, out, exact_name=name is not None and len(configs) == 1)
+    exact = name is not None and len(configs) == 1
+    with new_folders(out, [config.name for config in configs], exact=exact) as folders:
+        start_training(configs, folders)
+
+
+def train_into(folder: Path, configs: Sequence[Config], others: Sequence[object]) -> None:
+    """Train one configuration into a given folder, or resume the run that it has."""
+    from torch_pru.cli.resume import resume
+    from torch_pru.lm.run import RunFolder
+    from torch_pru.lm.sweep import check_same
+
+    if len(configs) != 1 or any(others):
+        raise PRUError(
+            "--into is for one run of a recipe; leave out --name, --seeds, --text and other recipes"
+        )
+    check_recipes(configs, texts=True)
+    if (folder / "run.json").exists():
+        check_same(RunFolder.open(folder), configs[0], "choose another folder for --into")
+        resume([folder])
+    else:
+        start_training(list(configs), [folder])
 
 
 def recipes_and_files(arguments: Sequence[str], text: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -179,29 +208,21 @@ def named_config(config: Config, name: str | None) -> Config:
     return config if name is None else dataclasses.replace(config, name=name)
 
 
-def start_training(
-    configs: list[Config], out: Path, *, exact_name: bool = False, endings: bool = True
-) -> list[RunFolder]:
-    """Train each configuration into a new run folder; the runs that finished."""
+def start_training(configs: list[Config], folders: list[Path]) -> list[RunFolder]:
+    """Train each configuration into its folder; the runs that finished."""
     from torch_pru.lm import training
 
-    with new_folders(out, [config.name for config in configs], exact=exact_name) as folders:
-        pairs = list(zip(configs, folders, strict=True))
-        headers = headers_of(pairs)
-        tasks = [
-            Task(folder, config, partial(training.train, config, folder), header)
-            for (config, folder), header in zip(pairs, headers, strict=True)
-        ]
-        return carry_out(
-            tasks,
-            lambda **options: training.train(configs, folders, **options),
-            "training",
-            endings=endings,
-        )
+    tasks = [
+        Task(folder, config, partial(training.train, config, folder), header)
+        for config, folder, header in zip(configs, folders, headers_of(configs, folders), strict=True)
+    ]
+    return carry_out(tasks, lambda **options: training.train(configs, folders, **options), "training")
 
 
-def headers_of(runs: list[tuple[Config, Path]]) -> list[list[str]]:
+def headers_of(configs: Sequence[Config], folders: Sequence[Path]) -> list[list[str]]:
     """The header of each run, with the expected time where it can be measured, and a warning where needed."""
+    if rank() != 0:
+        return [[] for _ in configs]
     from torch_pru.cli.header import expected_seconds, header, long_run_warning
     from torch_pru.lm.data import load_corpus
     from torch_pru.lm.device import choose_device
@@ -210,7 +231,7 @@ def headers_of(runs: list[tuple[Config, Path]]) -> list[list[str]]:
     read = cache(load_corpus)
     speeds: dict[object, float | None] = {}
     headers = []
-    for config, folder in runs:
+    for config, folder in zip(configs, folders, strict=True):
         corpus = read(config.data.corpus)
         key = (config.model, config.training.batch, config.training.window, config.data.corpus)
         if key not in speeds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,12 @@ def wait_for_metrics(run: Path) -> None:
     """Until the run in a folder is at work since a few steps."""
     while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").stat().st_size:
         time.sleep(0.005)
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
 
 
 class Workshop:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from processes import WORKER, Workshop, wait_for_metrics
+from processes import WORKER, Workshop, free_port, wait_for_metrics
 
 from torch_pru import PRUError
 from torch_pru.lm.run import RunFolder
@@ -36,12 +35,6 @@ def settings_for(text_folder: Path, **more: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {"embedding": 8, "hidden": [12, 8], "batch": 4, "window": 10}
     settings |= {"learning_rate": 5.0, "corpus": str(text_folder), "device": "cpu"}
     return settings | EVERY_DROPOUT | more
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
 
 
 def start_processes(

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from torch_pru.errors import PRUError
+from torch_pru.errors import PRUError, SharedError
 from torch_pru.lm.device import choose_device
 from torch_pru.lm.model import State
+from torch_pru.lm.training.peers import PeerWatch, meet
 
 WORLDS = itertools.count()
 """Numbers of the process groups that a command joins, one per run; the same in all processes."""
+
+TIMEOUT = timedelta(minutes=5)
+"""How long a process waits for the others in an exchange over gloo."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,10 @@ class World:
     device: torch.device
     rank: int = 0
     size: int = 1
-    notice: WaitingNotice | None = field(default=None, compare=False)
+    peers: PeerWatch | None = field(default=None, compare=False)
 
     def _waiting(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.notice is None else self.notice.waiting()
+        return nullcontext() if self.peers is None else self.peers.waiting()
 
     @property
     def main(self) -> bool:
@@ -53,7 +55,7 @@ class World:
     def batch_slice(self, batch: int) -> slice:
         """The columns of the batch that belong to this process."""
         if batch % self.size:
-            raise PRUError(
+            raise SharedError(
                 f"batch={batch} cannot be divided among {self.size} processes; use a multiple of {self.size}"
             )
         share = batch // self.size
@@ -96,13 +98,23 @@ class World:
             return tensor.tolist()
 
     def from_main(self, value: float) -> float:
-        """The value of the main process."""
-        if self.size == 1:
-            return value
-        tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
-        with self._waiting():
-            dist.broadcast(tensor, src=0)
-            return tensor.item()
+        """The value of the main process, for which the others wait as long as it takes.
+
+        It may read or validate a text before it calls this. So the value is passed through the store, which
+        has no time limit, unlike an exchange between processes.
+        """
+        return value if self.peers is None else self.peers.from_main(value)
+
+    @contextmanager
+    def errors_of_main(self) -> Iterator[None]:
+        """Raise an error that the main process raises in this context in the other processes, too."""
+        try:
+            yield
+        except PRUError:
+            self.from_main(1.0)
+            raise
+        if self.from_main(0.0):
+            raise SharedError("rank 0 has reported an error")
 
     def barrier(self) -> None:
         """Wait for the other processes."""
@@ -120,22 +132,30 @@ def joined_world(device_name: str) -> Iterator[World]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     store, rank, size = next(dist.rendezvous("env://"))
-    # torchrun's store outlives a process group: the next one must not find the addresses of the last.
-    store = dist.PrefixStore(f"world {next(WORLDS)}", store)
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+    with lost_connections_reported():
+        store = meet(dist.PrefixStore(f"world {next(WORLDS)}", store), rank, size)
+        backend, timeout = ("nccl", None) if device.type == "cuda" else ("gloo", TIMEOUT)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        try:
+            with PeerWatch(store, rank, size) as peers:
+                yield World(device, rank, size, peers)
+        finally:
+            dist.destroy_process_group()
+
+
+@contextmanager
+def lost_connections_reported() -> Iterator[None]:
+    """Raise a `PRUError` where gloo, NCCL or the store report that another process is gone."""
     try:
-        with WaitingNotice(rank) as notice:
-            yield World(device, rank, size, notice)
+        yield
     except RuntimeError as error:
         if not is_lost_connection(error):
             raise
         raise PRUError(
-            "another process of the run has ended, and training cannot go on without it; everything up to "
-            "the last checkpoint is saved: pru resume continues from there"
+            "another process of the run has ended or does not answer, and training cannot continue without "
+            "it; everything up to the last checkpoint is saved, and pru resume continues from there (under "
+            "torchrun --max-restarts, the run is resumed without further action)"
         ) from error
-    finally:
-        dist.destroy_process_group()
 
 
 def environment_number(name: str, default: int) -> int:
@@ -165,51 +185,3 @@ def is_lost_connection(error: RuntimeError) -> bool:
         return False
     words = ("gloo", "Connection closed by peer", "Connection reset by peer", "Timed out waiting")
     return isinstance(error, dist.DistError) or any(word in str(error) for word in words)
-
-
-class WaitingNotice:
-    """Says once, after a minute, that a process waits for the others: one may be stopped, which is no error.
-
-    Args:
-        rank: of the process.
-        patience: seconds until it says so.
-
-    Example:
-        >>> with WaitingNotice(0) as notice, notice.waiting():
-        ...     pass
-    """
-
-    def __init__(self, rank: int, patience: float = 60.0) -> None:
-        self.rank, self.patience = rank, patience
-        self.since: float | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def __enter__(self) -> WaitingNotice:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Around an exchange with the other processes."""
-        self.since = time.monotonic()
-        yield
-        self.since = None
-
-    def _look(self) -> None:
-        told = None
-        while not self._ended.wait(min(5.0, self.patience / 4)):
-            since = self.since
-            if since is not None and since != told and time.monotonic() - since > self.patience:
-                told = since
-                who = f"pru (rank {self.rank})" if self.rank else "pru"
-                print(
-                    f"{who}: waiting for the other processes since {self.patience:.0f} s; one of them may be "
-                    f"stopped",
-                    file=sys.stderr,
-                    flush=True,
-                )

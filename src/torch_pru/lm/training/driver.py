@@ -72,8 +72,9 @@ def run_all(starts: Sequence[RunStart], progress: ProgressListener | None) -> li
         listener = progress if world.main else None
         with ExitStack() as locks, StopRequest() as stop, ProgressNotifier(listener, stop) as notify:
             # After all trainers are built, so that a mistake in one leaves no folder behind.
-            for start in starts if world.main else ():
-                locks.enter_context(locked(start.path))
+            with world.errors_of_main():
+                for start in starts if world.main else ():
+                    locks.enter_context(locked(start.path))
             for run in runs:
                 run.start(stop)
             interrupts = take_turns(runs, notify, failures)
@@ -145,10 +146,10 @@ def build_runs(starts: Sequence[RunStart], world: World) -> list[ActiveRun]:
 def load_shared_corpus(name: str, world: World) -> Corpus:
     """Load a corpus in the main process first, so that the others find it prepared."""
     if not world.main:
-        world.barrier()
+        world.from_main(0.0)
     corpus = load_corpus(name)
     if world.main:
-        world.barrier()
+        world.from_main(0.0)
     return corpus
 
 

@@ -1,0 +1,37 @@
+"""``pru train --into RUN`` starts a run, or resumes the one that is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command import invoke, pru, refusal, write_recipe
+
+from torch_pru.lm.run import RunFolder, locked
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_pru.lm.run.commit", lambda: None)
+
+
+def test_the_same_command_starts_and_resumes(tmp_path: Path) -> None:
+    recipe, run = write_recipe(tmp_path, epochs=1, log_steps=5), tmp_path / "there" / "run"
+    assert (
+        "batch=8 cannot be divided among 3 processes"
+        in invoke("train", recipe, "--into", run, WORLD_SIZE="3")[2]
+    )
+    assert not run.exists()
+    pru("train", recipe, "--into", run)
+    before = (run / "metrics.jsonl").read_bytes()
+    status, _, errors = invoke("train", recipe, "--into", run)
+    assert status == 0
+    assert f"resuming {run}" in "".join(errors.splitlines())
+    assert (run / "metrics.jsonl").read_bytes() == before
+    assert RunFolder.open(run).config.training.epochs == 1
+    said = refusal("train", recipe, "--into", run, "--epochs", 2)
+    assert "was trained with epochs=1, not 2; choose another folder for --into" in said
+    assert "--into is for one run" in refusal("train", recipe, "--into", run, "--seeds", 2)
+    assert "--into is for one run" in refusal("train", recipe, "--into", run, "--name", "a")
+    with locked(run):
+        assert "another process is at work" in refusal("train", recipe, "--into", run)

@@ -1,0 +1,177 @@
+"""torchrun's elastic restarts: a run on several processes survives the loss of any of them."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import free_port
+from small import write_corpus
+
+from torch_pru.lm.run import RunFolder
+
+SETTINGS = {"precision": "float64", "epochs": 6, "checkpoint_steps": 25, "log_steps": 10, "valid_batch": 2}
+NOTICED = re.compile(r"another process of the run has ended|exitcode: -9|closing signal SIGTERM")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """With every kind of dropout: the masks do not depend on the number of processes."""
+    corpus = write_corpus(tmp_path / "text", lines=2000)
+    lines = "".join(f"{key} = {value!r}\n" for key, value in SETTINGS.items()).replace("'", '"')
+    path = tmp_path / "small.toml"
+    path.write_text(
+        f'[data]\ncorpus = "{corpus}"\n[model]\nunit = "pru"\nembedding = 8\nhidden = [12, 8]\n'
+        f'[training]\nbatch = 4\nwindow = 10\nlearning_rate = 5.0\ndevice = "cpu"\n{lines}'
+    )
+    return path
+
+
+class Torchrun:
+    """``torchrun OPTIONS -m torch_pru train RECIPE --into RUN``, and when it said what."""
+
+    def __init__(self, recipe: Path, run: Path, *options: str, **environment: str) -> None:
+        command = ["-m", "torch.distributed.run", *options, "-m", "torch_pru", "train", recipe, "--into", run]
+        self.process = subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        )
+        self.lines: list[tuple[float, str]] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append((time.monotonic(), line))
+
+    def text(self) -> str:
+        return "".join(line for _, line in self.lines)
+
+    def workers(self) -> list[int]:
+        number = self.process.pid
+        return [int(child) for child in Path(f"/proc/{number}/task/{number}/children").read_text().split()]
+
+    def seconds_until(self, pattern: re.Pattern[str], since: float) -> float:
+        """How long after ``since`` a line with the pattern was said."""
+        while time.monotonic() < since + 60:
+            for when, line in list(self.lines):
+                if when >= since and pattern.search(line):
+                    return when - since
+            time.sleep(0.05)
+        raise AssertionError(self.text())
+
+    def end(self) -> int:
+        status = self.process.wait(600)
+        self._reader.join()
+        return status
+
+
+def lone_node(processes: int, restarts: int = 0) -> list[str]:
+    return ["--standalone", "--nproc-per-node", str(processes), "--max-restarts", str(restarts)]
+
+
+def train_whole(recipe: Path, run: Path, processes: int) -> RunFolder:
+    job = Torchrun(recipe, run, *lone_node(processes))
+    assert job.end() == 0, job.text()
+    return RunFolder.open(run)
+
+
+def difference(one: RunFolder, other: RunFolder) -> float:
+    weights = [
+        dict(run.model(which).named_parameters()) for run in (one, other) for which in ("best", "last")
+    ]
+    pairs = [(weights[0], weights[2]), (weights[1], weights[3])]
+    return max((a[name] - b[name]).abs().max().item() for a, b in pairs for name in a)
+
+
+def lines_of(run: RunFolder) -> list[dict[str, Any]]:
+    return [
+        {key: value for key, value in line.items() if key not in ("clock", "crc")} for line in run.metrics()
+    ]
+
+
+def wait_for_reports(run: Path, job: Torchrun, reports: int) -> None:
+    """Wait until training has logged this many lines."""
+    log, last = run / "metrics.jsonl", None
+    while reports >= 0:
+        assert job.process.poll() is None, job.text()
+        if log.exists() and (size := log.stat().st_size) != last:
+            last, reports = size, reports - 1
+        time.sleep(0.005)
+
+
+def wait_for_checkpoint(run: Path, job: Torchrun, number: int) -> None:
+    while not (run / "checkpoints" / f"{number:06d}").exists():
+        later = [path for path in (run / "checkpoints").glob("*") if path.name > f"{number:06d}"]
+        assert job.process.poll() is None or later, job.text()
+        if later:
+            return
+        time.sleep(0.02)
+
+
+def test_ten_kills_leave_no_trace(recipe: Path, tmp_path: Path) -> None:
+    whole = train_whole(recipe, tmp_path / "whole", 2)
+    numbers = random.Random(39)
+    job = Torchrun(recipe, tmp_path / "killed", *lone_node(2, restarts=12))
+    noticed = []
+    for number in range(10):
+        while len(job.workers()) < 2:
+            assert job.process.poll() is None, job.text()
+            time.sleep(0.05)
+        if number not in (0, 5):  # these two are killed while they start
+            wait_for_reports(tmp_path / "killed", job, numbers.randint(1, 12))
+        time.sleep(numbers.uniform(0, 0.5))
+        workers = job.workers()
+        assert job.process.poll() is None, "the run ended before the tenth kill"
+        now = time.monotonic()
+        os.kill(numbers.choice(workers), signal.SIGKILL)
+        noticed.append(job.seconds_until(NOTICED, now))
+        while set(job.workers()) & set(workers):
+            time.sleep(0.05)
+    assert job.end() == 0, job.text()
+    print("seconds until a kill was reported:", [round(seconds, 2) for seconds in noticed])
+    assert max(noticed) < 30
+    assert job.text().count("resuming") >= 5
+    killed = RunFolder.open(tmp_path / "killed")
+    assert difference(whole, killed) == 0
+    assert lines_of(whole) == lines_of(killed)
+
+
+def test_a_lost_machine_and_its_return(recipe: Path, tmp_path: Path) -> None:
+    whole = train_whole(recipe, tmp_path / "whole", 2)
+    run = tmp_path / "elastic"
+    options = ["--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "5", "--rdzv-backend", "c10d"]
+    options += ["--rdzv-id", "elastic", "--rdzv-endpoint", f"localhost:{free_port()}"]
+    options += ["--rdzv-conf", "last_call_timeout=4,keep_alive_interval=1,keep_alive_max_attempt=3"]
+    fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # without it torchrun cannot let a machine return
+    first = Torchrun(recipe, run, *options, **fresh)
+    second = Torchrun(recipe, run, *options, **fresh)
+    wait_for_checkpoint(run, first, 50)
+    lost = [second.process.pid, *second.workers()]
+    for number in lost:
+        os.kill(number, signal.SIGKILL)
+    assert first.seconds_until(re.compile("another process of the run has ended"), time.monotonic() - 1) < 30
+    now = time.monotonic()
+    assert first.seconds_until(re.compile(r"resuming"), now) < 60
+    alone = max(int(path.name) for path in (run / "checkpoints").glob("0*"))
+    wait_for_checkpoint(run, first, alone + 100)  # with one process
+    back = Torchrun(recipe, run, *options, **fresh)
+    assert first.end() == 0, first.text()
+    assert back.end() == 0, back.text()
+    assert first.text().count("resuming") >= 2
+    assert difference(whole, RunFolder.open(run)) < 1e-7

@@ -1,0 +1,233 @@
+"""Sweeps on Ray: trials that lose their machine, early stopping, many trials, and refusals."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray", reason="needs ray: pip install 'torch-pru[ray]'")
+
+from ray.cluster_utils import Cluster
+
+from torch_pru.errors import PRUError
+from torch_pru.lm import ray_trials
+from torch_pru.lm.run import RunFolder
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+WORDS = [f"w{number}" for number in range(40)]
+
+
+def sweep(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch_pru", "sweep", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=1200)
+
+
+def write_text(folder: Path) -> Path:
+    numbers = random.Random(0)
+    folder.mkdir()
+    for split, lines in (("train", 300), ("valid", 60), ("test", 60)):
+        text = [" ".join(numbers.choices(WORDS, k=8)) for _ in range(lines)]
+        (folder / f"{split}.txt").write_text("\n".join([" ".join(WORDS), *text, "<unk>"]) + "\n")
+    return folder
+
+
+def write_grid(folder: Path, grid: str, corpus: object, **settings: object) -> Path:
+    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+    path = folder / "grid.toml"
+    path.write_text(
+        f'recipe = "quickstart"\n{grid}\n[settings]\ndevice = "cpu"\ncorpus = "{corpus}"\n{lines}'
+    )
+    return path
+
+
+def best_weights(folder: Path) -> dict[str, str]:
+    """SHA-256 of the best weights of each run."""
+    found = {}
+    for run in sorted(path.parent for path in folder.glob("*/run.json")):
+        digest = hashlib.sha256()
+        for name, value in sorted(RunFolder.open(run).model("best").state_dict().items()):
+            digest.update(name.encode() + value.numpy().tobytes())
+        found[run.name] = digest.hexdigest()
+    return found
+
+
+def processes_of(session: str) -> list[str]:
+    """Command lines of processes, zombies included, that belong to a Ray session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if session in line:
+            found.append(line)
+    return found
+
+
+def test_a_machine_is_lost_in_the_middle_of_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = write_grid(
+        tmp_path, "[grid]\ngroups = [1, 2]\nlevels = [1, 2]", "king-james", epochs=1, hidden=[32],
+        embedding=32, checkpoint_steps=20, log_steps=10,
+    )  # fmt: skip
+    whole = sweep(grid, "--out", tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    options = {"num_cpus": 1, "object_store_memory": 100 << 20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=options)
+    try:
+        lost = cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+        out = tmp_path / "lost" / "grid-sweep"
+        job = subprocess.Popen(
+            [sys.executable, "-m", "torch_pru", "sweep", grid, "--ray", cluster.address, "--out", out.parent],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        while sum(path.stat().st_size > 0 for path in out.glob("*/metrics.jsonl")) < 2:
+            assert job.poll() is None, job.communicate()[0]
+            time.sleep(0.05)
+        time.sleep(2)
+        assert not any('"kind": "epoch"' in path.read_text() for path in out.glob("*/metrics.jsonl"))
+        os.kill(lost.all_processes["raylet"][0].process.pid, signal.SIGKILL)
+        said, _ = job.communicate(timeout=1200)
+        assert job.returncode == 0, said
+        assert "retried" in said
+    finally:
+        cluster.shutdown()
+    assert len(best_weights(out)) == 4
+    assert best_weights(out) == best_weights(tmp_path / "whole" / "grid-sweep")
+
+
+def test_asha_stops_the_worst(tmp_path: Path) -> None:
+    # With no learning to speak of, the loss orders the runs by their learning rate.
+    text = write_text(tmp_path / "text")
+    grid = write_grid(
+        tmp_path,
+        "[grid]\nlearning_rate = [5.0, 1.0, 1e-3, 1e-4]\n[early_stopping]\ngrace = 1\nfactor = 2\n"
+        "[resources]\ncpus = 2",
+        text, epochs=4, hidden=[8], embedding=8, batch=4, window=10, log_steps=10,
+    )  # fmt: skip
+    done = sweep(grid, "--ray", "local", "--out", tmp_path / "runs")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "runs" / "grid-sweep"
+    epochs = {run.parent.name: len(RunFolder.open(run.parent).epochs()) for run in folder.glob("*/run.json")}
+    assert epochs["learning_rate5.0-seed1"] == 4
+    assert epochs["learning_rate0.0001-seed1"] == 1
+    assert epochs["learning_rate0.001-seed1"] == 1
+    stopped = json.loads((folder / "stopped.json").read_text())
+    assert "learning_rate0.0001-seed1" in stopped
+    again = sweep("--resume", folder, "--ray", "local")
+    assert again.returncode == 0, again.stderr
+    assert {
+        run.parent.name: len(RunFolder.open(run.parent).epochs()) for run in folder.glob("*/run.json")
+    } == epochs
+
+
+def test_ctrl_c_stops_and_resume_continues(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "text")
+    grid = write_grid(
+        tmp_path, "[grid]\ngroups = [1, 2]", text, epochs=30, hidden=[8], embedding=8, batch=4, window=10,
+        log_steps=10,
+    )  # fmt: skip
+    whole = sweep(grid, "--out", tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    folder = tmp_path / "runs" / "grid-sweep"
+    command = [sys.executable, "-m", "torch_pru", "sweep", grid, "--ray", "local", "--out", folder.parent]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while sum(path.stat().st_size > 0 for path in folder.glob("*/metrics.jsonl")) < 2:
+        assert job.poll() is None, job.communicate()[0]
+        time.sleep(0.05)
+    job.send_signal(signal.SIGINT)
+    said, _ = job.communicate(timeout=120)
+    assert job.returncode == 130, said
+    assert f"continue with: pru sweep --resume {folder}" in " ".join(said.split())
+    done = sweep("--resume", folder, "--ray", "local")
+    assert done.returncode == 0, done.stderr
+    assert best_weights(folder) == best_weights(tmp_path / "whole" / "grid-sweep")
+
+
+def test_a_hundred_trials_leave_nothing_behind(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "text")
+    grid = write_grid(
+        tmp_path, "seeds = 50\n[grid]\ngroups = [1, 2]", text, epochs=1, hidden=[8], embedding=8, batch=8,
+        window=20,
+    )  # fmt: skip
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "torch_pru", "sweep", grid, "--ray", "local", "--out", tmp_path / "runs"]
+    environment = os.environ | {"TMPDIR": str(temporary), "RAY_TMPDIR": "/tmp"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, env=environment)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "runs" / "grid-sweep"
+    assert len(list(folder.glob("*/run.json"))) == 100
+    assert {path.name for path in folder.iterdir() if path.is_file()} == {
+        "grid.toml", "lock", "sweep.md", "sweep.svg", "sweep.png",
+    }  # fmt: skip
+    allowed = {
+        "run.json",
+        "config.toml",
+        "vocabulary.txt",
+        "environment.json",
+        "metrics.jsonl",
+        "checkpoints",
+    }
+    allowed |= {"scores.json", "lock", "tokens"}
+    for run in folder.glob("*-seed*"):
+        names = {path.name for path in run.iterdir() if not path.name.startswith("events.")}
+        assert names <= allowed, names
+    assert [path for path in temporary.iterdir() if not path.name.startswith("pymp")] == []
+    time.sleep(2)
+    assert processes_of("/tmp/ray/session_") == []
+    assert not list(Path("/dev/shm").glob("plasma*"))
+
+
+def test_optuna_learns_from_earlier_runs(tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="needs optuna: pip install 'torch-pru[ray]'")
+    text = write_text(tmp_path / "text")
+    grid = write_grid(
+        tmp_path,
+        "samples = 3\nsampler = 'optuna'\n[search]\nlearning_rate = { min = 0.1, max = 10.0, log = true }\n"
+        "groups = [1, 2]\nlevels = { min = 1, max = 2 }",
+        text, epochs=1, hidden=[8], embedding=8, batch=8, window=20,
+    )  # fmt: skip
+    done = sweep(grid, "--ray", "local", "--out", tmp_path / "runs")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "runs" / "grid-sweep"
+    assert len(list(folder.glob("*/run.json"))) == 3
+    stored = folder / "grid.toml"
+    stored.write_text(stored.read_text().replace("samples = 3", "samples = 5"))
+    done = sweep("--resume", folder, "--ray", "local")
+    assert done.returncode == 0, done.stderr
+    assert len(list(folder.glob("*/run.json"))) == 5
+
+
+def test_machines_must_be_alike(tmp_path: Path) -> None:
+    here = ray_trials.versions()
+    ray_trials.check_machines([("one", here, True)], tmp_path)
+    with pytest.raises(PRUError, match="two has torch-pru 9, torch 9, and this machine has"):
+        ray_trials.check_machines([("one", here, True), ("two", "torch-pru 9, torch 9", True)], tmp_path)
+    with pytest.raises(
+        PRUError, match=r"two does not have .*; choose --out on a file system that all machines"
+    ):
+        ray_trials.check_machines([("two", here, False)], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("127.0.0.1:1", "there is no Ray cluster at 127.0.0.1:1"),
+        ("ray://a:1", "use HOST:PORT"),
+        ("a", "use HOST"),
+    ],
+)
+def test_a_cluster_that_cannot_be_reached(address: str, said: str) -> None:
+    with pytest.raises(PRUError, match=said):
+        ray_trials.connect(address)
