@@ -14,20 +14,27 @@ from attack import FILES, items_of, move_out, pru, reseal_state, unchanged
 
 from torch_pru import PRUError
 from torch_pru.lm.checkpoint import Checkpoint, save_checkpoint
+from torch_pru.lm.evaluation.scores import Scores, log_probabilities_file, save_log_probabilities, save_scores
 from torch_pru.lm.run import RunFolder, locked
 from torch_pru.lm.training.journal import Journal
 
 CHECKPOINT = ["weights.safetensors", "best.safetensors", "state.json", "state.safetensors", "manifest.json"]
 ITEMS = [*FILES, "events", "checkpoints", "newest", *(f"newest/{name}" for name in CHECKPOINT)]
 ITEMS += ["scores.json", "checkpoints/.writing"]
-TARGETS = ["its content, absolute", "its content, relative", "a folder", "nothing", "hard link"]
+MORE_ITEMS = ["older", "older/weights.safetensors", "older/manifest.json", "log_probabilities"]
+TARGETS = ["its content, absolute", "its content, relative", "a folder, absolute", "nothing, absolute"]
+TARGETS += ["hard link"]
+MORE_TARGETS = ["a folder, relative", "nothing, relative", "another file, absolute", "another file, relative"]
+EVERY_LINK = [(item, target) for item in [*ITEMS, *MORE_ITEMS] for target in [*TARGETS, *MORE_TARGETS]]
 
 
 def locate(run: Path, item: str) -> Path:
-    newest = max(name for name in os.listdir(run / "checkpoints") if name.isdigit())
+    older, newest = sorted(name for name in os.listdir(run / "checkpoints") if name.isdigit())[-2:]
     if item == "events":
         return next(run.glob("events.*"))
-    return run / item.replace("newest", f"checkpoints/{newest}")
+    if item == "log_probabilities":
+        return run / log_probabilities_file("valid", "static")
+    return run / item.replace("newest", f"checkpoints/{newest}").replace("older", f"checkpoints/{older}")
 
 
 def make_link(item: Path, target: str, outside: Path) -> None:
@@ -35,14 +42,15 @@ def make_link(item: Path, target: str, outside: Path) -> None:
     kept = move_out(item, outside)
     if target == "hard link" and kept.is_file():
         os.link(kept, item)
-    elif target == "a folder":
-        item.symlink_to(outside / "documents")
-    elif target == "nothing":
-        item.symlink_to(outside / "not-yet-there")
-    elif target == "its content, relative":
-        item.symlink_to(os.path.relpath(kept, item.parent))
-    else:
-        item.symlink_to(kept)
+        return
+    what, _, kind = target.partition(", ")
+    goals = {
+        "a folder": outside / "documents",
+        "another file": outside / "documents" / "thesis.txt",
+        "nothing": outside / "not-yet-there",
+    }
+    goal = goals.get(what, kept)
+    item.symlink_to(os.path.relpath(goal, item.parent) if kind == "relative" else goal)
 
 
 def test_every_item_of_a_run_is_tried(interrupted: Path) -> None:
@@ -69,6 +77,19 @@ def test_no_command_writes_through_a_link(item: str, command: str, finished: Pat
     with unchanged(outside):
         status, shown = pru(command, finished)
     assert status in (0, 2), shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["resume", "evaluate", "generate", "finetune", "report", "verify"])
+@pytest.mark.parametrize(("item", "target"), EVERY_LINK)
+def test_every_link_and_every_command(
+    item: str, target: str, command: str, finished: Path, interrupted: Path, outside: Path
+) -> None:
+    run = interrupted if command == "resume" else finished
+    make_link(locate(run, item), target, outside)
+    with unchanged(outside):
+        status, shown = pru(command, run)
+    assert status in (0, 1, 2), shown
 
 
 @pytest.mark.parametrize("item", ["", *FILES, "checkpoints", "checkpoints/.writing", "scores.json"])
@@ -132,15 +153,19 @@ class Swap:
 
 
 def save_and_log(run: Path) -> None:
-    """What a training process writes: the lock, the log, a checkpoint."""
+    """What training and evaluation write: the lock, the log, a checkpoint, scores."""
     with locked(run):
         journal = Journal(run, offset=0, step=1)
         journal.write({"kind": "steps", "step": 2, "loss": 5.0}, {"seconds": 2.0})
         save_checkpoint(run / "checkpoints", Checkpoint({"w": torch.ones(2)}, {}, {"step": 7}))
         journal.close()
+        save_log_probabilities(torch.ones(3), run, "valid", "static")
+        save_scores(Scores("digest", {}), run)
 
 
-@pytest.mark.parametrize("item", ["metrics.jsonl", "lock", "checkpoints", "checkpoints/.writing", ""])
+@pytest.mark.parametrize(
+    "item", ["metrics.jsonl", "lock", "scores.json", "checkpoints", "checkpoints/.writing", ""]
+)
 def test_a_link_that_appears_between_check_and_use(
     item: str, outside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +181,8 @@ def test_a_link_that_appears_between_check_and_use(
             (run / "checkpoints" / ".writing").mkdir(parents=True)
             (run / "metrics.jsonl").write_text("")
             (run / "lock").write_text("")
-            target = outside / ".bashrc" if item in ("metrics.jsonl", "lock") else outside / "documents"
+            is_file = item in ("metrics.jsonl", "lock", "scores.json")
+            target = outside / ".bashrc" if is_file else outside / "documents"
             with monkeypatch.context() as patch:
                 Swap(run / item, target, number).install(patch)
                 with contextlib.suppress(PRUError):
