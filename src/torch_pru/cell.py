@@ -23,6 +23,7 @@ from torch_pru.errors import (
 from torch_pru.initialize import SCHEMES, initialize
 from torch_pru.migrate import migrate_layer
 from torch_pru.ops import backends
+from torch_pru.ops.native.step import step_of
 from torch_pru.ops.spec import LayerCall, LayerSpec, LayerWeights, TransformSpec
 from torch_pru.options import UnitOptions, unit_specs
 from torch_pru.parameters import gather, parameter_names, register_parameters
@@ -169,6 +170,8 @@ class PRUCell(nn.Module):
         return gather(self, self._names)
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        if hx is not None and (states := self._run_natively(input, hx)) is not None:
+            return states
         weights = self.weights()
         like = weights.context[0]
         check_tensor("input", input, like)
@@ -184,6 +187,21 @@ class PRUCell(nn.Module):
         call = LayerCall(x, weights, h, c, None, self.spec)
         _, h, c = backends.run("layer", call, requested=self.backend)
         return h.view(shape), c.view(shape)
+
+    def _run_natively(self, input: Tensor, hx: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor] | None:
+        """The step on compiled kernels, where these would be chosen; None where they cannot run it.
+
+        A shortcut: of so few operations, the checks and the choice below would take most of the time.
+        """
+        if torch.compiler.is_compiling() or not isinstance(hx, (tuple, list)) or len(hx) != 2:
+            return None
+        if self.backend not in ("auto", "native") or backends.preferred("layer", "cpu") != "native":
+            return None
+        step, parameters = step_of(self.spec, self.bias), self._parameters
+        if step is None:
+            return None
+        values = [parameters.get(name) for group in self._names for name in group]  # None if parametrized
+        return step.run(input, *hx, values)
 
     def _load_from_state_dict(self, state_dict, prefix, *others) -> None:
         migrate_layer(state_dict, prefix)

@@ -26,6 +26,7 @@ class Problem:
     lengths: list[int] | None
     residual: bool
     reverse: bool
+    bfloat16: bool = False
 
     def arguments(self, tensors: dict[str, Tensor | None]) -> Arguments:
         x, context, *others = (tensors[name] for name in ("x", "context", "bias", "h0", "c0"))
@@ -33,7 +34,7 @@ class Problem:
         assert context is not None
         matrices: list[Any] = [tensors[f"w{level}"] for level in range(len(self.windows))]
         lengths = None if self.lengths is None else torch.tensor(self.lengths)
-        settings = (lengths, self.residual, self.reverse)
+        settings = (lengths, self.residual, self.reverse, self.bfloat16)
         return Arguments(x, matrices, self.windows, context, *others, *settings)
 
     def run(self, tensors: dict[str, Tensor | None]) -> tuple[Tensor, Tensor, Tensor]:

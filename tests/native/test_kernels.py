@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import subprocess
@@ -29,6 +30,19 @@ def test_results_and_gradients(kernels: str, seed: int):
     if not library().choose_kernels(kernels.encode()):
         pytest.skip(f"this processor has no {kernels}")
     check(seed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_products_of_bfloat16(seed: int):
+    """Factors are rounded, sums and gates are not; where the processor cannot, it is float32."""
+    problem = dataclasses.replace(draw(seed), bfloat16=True)
+    problem = dataclasses.replace(problem, tensors=in_bfloat16(problem.tensors))
+    expected = outcome(problem.run_literally, problem.leaves(torch.float64))
+    assert_agrees(outcome(problem.run, problem.leaves(torch.float32)), expected, bound=2e-2)
+
+
+def in_bfloat16(tensors: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
+    return {name: None if tensor is None else tensor.bfloat16().float() for name, tensor in tensors.items()}
 
 
 LARGE = {  # for several threads, one for every way of sharing the work: hidden, groups, batch, steps
@@ -240,7 +254,7 @@ def test_opcheck(seed: int):
         checks = torch.library.opcheck(torch.ops.torch_pru.cpu_layer, (*arguments, save))
         assert set(checks.values()) == {"SUCCESS"}
     out, hn, cn, activations, cells = forward(*plain, True)
-    x, *matrices, windows, context, _, h0, c0, lengths, residual, reverse = plain
+    x, *matrices, windows, context, _, h0, c0, lengths, residual, reverse, _ = plain
     grads = [torch.randn_like(result) for result in (out, hn, cn)]
     wanted = [True, matrices[0] is not None, True, True, h0 is not None, c0 is not None]
     states = (h0, c0, lengths, residual, reverse, out, activations, cells)

@@ -136,6 +136,11 @@ def _choose(
     raise PRUError(f"no backend can run {piece!r}: {first_reason}")
 
 
+def preferred(piece: str, device: str) -> str:
+    """The name of the backend with the highest priority for a piece on a type of device."""
+    return _candidates_for(piece, device)[0][0]
+
+
 def _requested(
     name: str, piece: str, arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[str, ModuleType]:

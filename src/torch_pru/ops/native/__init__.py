@@ -12,7 +12,7 @@ from torch_pru.ops.native import calls, operators
 from torch_pru.ops.native.calls import Arguments
 from torch_pru.ops.native.library import missing_reason
 from torch_pru.ops.products import product_dtype
-from torch_pru.ops.spec import LayerCall, Outputs, RecurrenceCall
+from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs, RecurrenceCall
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -30,16 +30,19 @@ def unsupported_reason(piece: str, call: LayerCall | RecurrenceCall, **options) 
         return "an exported program must run without compiled kernels"
     if (dtype := product_dtype(x)) not in DTYPES:
         return f"there are no CPU kernels for {dtype}"
-    if isinstance(call, LayerCall):
-        spec = call.spec
-        if not spec.is_grouped_lstm:
-            return "the context transform has levels"
-        if not spec.input.is_linear:
-            return f"pooling={spec.input.pooling!r} is not linear"
-        if spec.input.levels > operators.MOST_LEVELS:
-            return f"the input transform has more than {operators.MOST_LEVELS} levels"
-        if not spec.input.is_even:
-            return "the groups of the input transform differ in size"
+    return unsupported_structure(call.spec) if isinstance(call, LayerCall) else None
+
+
+def unsupported_structure(spec: LayerSpec) -> str | None:
+    """Why there are no kernels for layers of this structure; None if there are."""
+    if not spec.is_grouped_lstm:
+        return "the context transform has levels"
+    if not spec.input.is_linear:
+        return f"pooling={spec.input.pooling!r} is not linear"
+    if spec.input.levels > operators.MOST_LEVELS:
+        return f"the input transform has more than {operators.MOST_LEVELS} levels"
+    if not spec.input.is_even:
+        return "the groups of the input transform differ in size"
     return None
 
 
@@ -67,7 +70,7 @@ def _run(given: Arguments, eager: bool) -> Outputs:
     dtype, c_dtype = product_dtype(given.x), None if given.c0 is None else given.c0.dtype
     dtypes = (dtype, given.x.dtype, given.context.dtype, c_dtype or dtype)
     if dtypes != (torch.float32,) * 4:
-        given = given.to_float32()
+        given = given.to_float32()._replace(bfloat16=dtype == torch.bfloat16)
     if eager and not needs_gradient(given):
         out, hn, cn, _ = calls.forward(given, save=False)
     else:

@@ -26,18 +26,20 @@ FLAGS = (
     "-fno-trapping-math",
     "-ffp-contract=fast",
 )
+AVX512 = (
+    "-mavx2",
+    "-mfma",
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512dq",
+    "-mavx512vl",
+    "-mprefer-vector-width=512",
+)
 KERNELS = {  # one set of kernels for each instruction set; the best one is chosen when the library is loaded
     "baseline": (),
     "avx2": ("-mavx2", "-mfma"),
-    "avx512": (
-        "-mavx2",
-        "-mfma",
-        "-mavx512f",
-        "-mavx512bw",
-        "-mavx512dq",
-        "-mavx512vl",
-        "-mprefer-vector-width=512",
-    ),
+    "avx512": AVX512,
+    "avx512bf16": (*AVX512, "-mavx512bf16"),  # only the forward pass in bfloat16
 }
 
 

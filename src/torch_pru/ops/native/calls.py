@@ -55,6 +55,7 @@ class Arguments(NamedTuple):
         bias: (4·M,) or None.
         h0, c0: (B, M) or None.
         lengths: (B,) of int64, or None.
+        bfloat16: whether factors of the forward products may be rounded to bfloat16.
     """
 
     x: Tensor
@@ -67,6 +68,7 @@ class Arguments(NamedTuple):
     lengths: Tensor | None
     residual: bool
     reverse: bool
+    bfloat16: bool = False
 
     def to_float32(self) -> Arguments:
         """The same values in float32, in which the kernels compute."""
@@ -170,11 +172,13 @@ def _run(function, given: Arguments, results, gradients, grad_input: list[Tensor
         features // given.input[0].shape[1] if given.input else 1,
         given.residual,
         given.reverse,
+        given.bfloat16,
         x.data_ptr(),
         step,
         column,
         context.data_ptr(),
         _pointer(given.bias),
+        NULL,
         _pointer(given.h0),
         _pointer(given.c0),
         _pointer(given.lengths),
@@ -188,7 +192,7 @@ def _run(function, given: Arguments, results, gradients, grad_input: list[Tensor
 
 @functools.cache
 def _layout(levels: int) -> struct.Struct:
-    return struct.Struct(f"{33 + 4 * levels}q")
+    return struct.Struct(f"{35 + 4 * levels}q")
 
 
 def _pointer(tensor: Tensor | None) -> int:

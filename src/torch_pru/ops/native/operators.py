@@ -50,16 +50,20 @@ def _forward(
     lengths: Tensor | None,
     residual: bool,
     reverse: bool,
+    bfloat16: bool,
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """See :class:`torch_pru.ops.native.calls.Arguments`; the last two results are empty unless ``save``."""
     matrices = _given((w0, w1, w2, w3))
-    arguments = Arguments(x, matrices, windows, context, bias, h0, c0, lengths, residual, reverse)
+    settings = (residual, reverse, bfloat16)
+    arguments = Arguments(x, matrices, windows, context, bias, h0, c0, lengths, *settings)
     out, hn, cn, saved = calls.forward(arguments, save)
     return out, hn, cn, *(saved or _saved_like(x, context, save))
 
 
-def _forward_fake(x, w0, w1, w2, w3, windows, context, bias, h0, c0, lengths, residual, reverse, save):
+def _forward_fake(
+    x, w0, w1, w2, w3, windows, context, bias, h0, c0, lengths, residual, reverse, bfloat16, save
+):
     steps, batch, _ = x.shape
     hidden = context.shape[0] // 4
     shapes = ((steps, batch, hidden), (batch, hidden), (batch, hidden))
@@ -139,11 +143,12 @@ def _backward_fake(
 
 class _Layer(Function):
     @staticmethod
-    def forward(ctx, x, w0, w1, w2, w3, windows, context, bias, h0, c0, lengths, residual, reverse, _save):
+    def forward(ctx, x, w0, w1, w2, w3, windows, context, bias, h0, c0, lengths, *settings):
+        residual, reverse, bfloat16, _ = settings
         save = True
         matrices = (w0, w1, w2, w3)
-        states = (bias, h0, c0, lengths)
-        results = forward.below_autograd(x, *matrices, windows, context, *states, residual, reverse, save)
+        states = (bias, h0, c0, lengths, residual, reverse, bfloat16)
+        results = forward.below_autograd(x, *matrices, windows, context, *states, save)
         out, _, _, activations, cells = results
         ctx.settings = windows, residual, reverse
         ctx.set_materialize_grads(False)
@@ -154,9 +159,8 @@ class _Layer(Function):
     def backward(ctx, grad_out, grad_hn, grad_cn, _grad_activations, _grad_cells):
         x, *matrices, context, h0, c0, lengths, out, activations, cells = ctx.saved_tensors
         windows, residual, reverse = ctx.settings
-        x_needed, *input_needed, _, context_needed, bias_needed, h0_needed, c0_needed, _, _, _, _ = (
-            ctx.needs_input_grad
-        )
+        needs = ctx.needs_input_grad[:10]
+        x_needed, *input_needed, _, context_needed, bias_needed, h0_needed, c0_needed = needs
         others_needed = (context_needed, bias_needed, h0_needed, c0_needed)
         wanted = Wanted(x_needed, any(input_needed), *others_needed)
         grads = (grad_out, grad_hn, grad_cn)
@@ -164,7 +168,7 @@ class _Layer(Function):
         found = backward(*grads, x, *matrices, windows, context, *states, list(wanted))
         needed = (x_needed, *input_needed, *others_needed)
         kept = [grad if need else None for grad, need in zip(found, needed, strict=True)]
-        return *kept[:5], None, *kept[5:], None, None, None, None
+        return *kept[:5], None, *kept[5:], None, None, None, None, None
 
 
 def _backward_once(*arguments):

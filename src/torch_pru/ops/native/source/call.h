@@ -21,12 +21,14 @@ struct Call {
     int64_t input_groups;  // of every level
     int64_t residual;      // add the input to every gate
     int64_t reverse;       // run from the last step to the first
+    int64_t bfloat16;      // factors of the forward products may be rounded to bfloat16
 
     // With levels = 0 there is no input transform: x holds the gates (steps, batch, 4 * hidden).
     const float* x;
     int64_t x_step, x_column;  // strides, in elements; features are adjacent
     const float* context;      // (4 * hidden, hidden / groups), gate-major
     const float* bias;         // (4 * hidden,) or null
+    const float* second_bias;  // added to the other; (4 * hidden,) or null
     const float* h0;           // (batch, hidden) or null, which stands for zeros
     const float* c0;
     const int64_t* lengths;    // (batch,) or null: every step is valid
@@ -51,3 +53,6 @@ struct Call {
     int64_t levels;
     Level level[];
 };
+
+// So few rows that packing a matrix takes longer than the product.
+inline bool is_few(const Call& call) { return call.steps * call.batch <= 6; }

@@ -1,6 +1,7 @@
 // The input transform: every level's product with its view of the input, and the pooling between views.
 #pragma once
 
+#include "format.h"
 #include "plan.h"
 
 namespace KERNELS {
@@ -101,18 +102,78 @@ inline void pool_rows(const Input& input, const Rows& rows, Stretch stretch, flo
     }
 }
 
+// The rows of a stretch as a format has them, read source by source; `position` counts the valid rows.
+template <typename Format>
+class FormattedRows;
+
+template <>
+class FormattedRows<Float32> {  // nothing is copied
+public:
+    FormattedRows(const Input& input, int64_t) : input_(input) {}
+
+    static constexpr bool are_copies = false;
+    void copy(const Rows&, Stretch, const float*, int64_t, int64_t) {}
+    INLINE const float* row(int64_t index, int64_t row, int64_t position, const float* pooled) const {
+        const Source source = input_.source(index);
+        return input_.row_of_view(source.view, row, position, pooled) + source.feature;
+    }
+
+private:
+    const Input& input_;
+};
+
+#if defined(__AVX512BF16__)
+template <>
+class FormattedRows<Bfloat16> {  // the features of one source after another
+public:
+    FormattedRows(const Input& input, int64_t rows)
+        : input_(input), width_(offset(input.count)), buffer_((rows * width_ + 1) / 2) {}
+
+    static constexpr bool are_copies = true;
+    void copy(const Rows& rows, Stretch stretch, const float* pooled, int64_t thread, int64_t threads) {
+        const int64_t first = rows.before(stretch.begin);
+        const Share share(rows.before(stretch.end) - first, thread, threads);
+        uint16_t* to = data() + share.begin * width_;
+        for (int64_t position = share.begin; position < share.end; ++position)
+            for (int64_t index = 0; index < input_.count; ++index) {
+                const Source source = input_.source(index);
+                const float* from = input_.row_of_view(source.view, rows.row(first + position), position, pooled);
+                Bfloat16::round_row(from + source.feature, source.features, to);
+                to += Bfloat16::padded(source.features);
+            }
+    }
+
+    INLINE const uint16_t* row(int64_t index, int64_t, int64_t position, const float*) {
+        return data() + position * width_ + offset(index);
+    }
+
+private:
+    uint16_t* data() { return reinterpret_cast<uint16_t*>(buffer_.data()); }
+    int64_t offset(int64_t index) const {
+        int64_t total = 0;
+        for (int64_t s = 0; s < index; ++s) total += Bfloat16::padded(input_.source(s).features);
+        return total;
+    }
+
+    const Input& input_;
+    const int64_t width_;
+    Buffer buffer_;
+};
+#endif
+
 // Up to ROWS valid rows of a stretch, and where one source reads them.
+template <typename Format>
 struct RowBlock {
     int64_t count;
     int64_t row[ROWS];
-    const float* a[ROWS];
+    const typename Format::Value* a[ROWS];
 
-    INLINE RowBlock(const Input& input, const Rows& rows, const Source& source, const float* pooled,
+    INLINE RowBlock(FormattedRows<Format>& formatted, const Rows& rows, int64_t source, const float* pooled,
                     int64_t first, int64_t begin, int64_t end)
         : count(end - begin) {
         for (int64_t i = 0; i < count; ++i) {
             row[i] = rows.row(first + begin + i);
-            a[i] = input.row_of_view(source.view, row[i], begin + i, pooled) + source.feature;
+            a[i] = formatted.row(source, row[i], begin + i, pooled);
         }
     }
 };
@@ -125,13 +186,15 @@ INLINE void put_gates(const Call& call, const Vector* sums, int64_t row, int64_t
     for (int gate = 0; gate < 4; ++gate) {
         Vector value = sums[gate] + residual;
         if (call.bias) value += load(call.bias + gate * call.hidden + unit, count);
+        if (call.second_bias) value += load(call.second_bias + gate * call.hidden + unit, count);
         store(gates + gate * call.hidden + unit, value, count);
     }
 }
 
 // The gates of all valid rows of a stretch. A panel is packed and used at once by the thread that packed it.
-inline void input_gates(const Input& input, const Rows& rows, Stretch stretch, const float* pooled, float* gates,
-                        int64_t thread, int64_t threads) {
+template <typename Format>
+inline void input_gates(const Input& input, const Rows& rows, FormattedRows<Format>& formatted, Stretch stretch,
+                        const float* pooled, float* gates, int64_t thread, int64_t threads) {
     const Call& call = input.call;
     const int64_t first = rows.before(stretch.begin), total = rows.before(stretch.end) - first;
     const int64_t base = stretch.begin * call.batch, width = 4 * call.hidden;
@@ -145,6 +208,7 @@ inline void input_gates(const Input& input, const Rows& rows, Stretch stretch, c
                 const int64_t lanes = smaller(WIDTH, width - u);
                 Vector value = load(from + u, lanes);
                 if (call.bias) value += load(call.bias + u, lanes);
+                if (call.second_bias) value += load(call.second_bias + u, lanes);
                 store(to + u, value, lanes);
             }
         }
@@ -160,7 +224,8 @@ inline void input_gates(const Input& input, const Rows& rows, Stretch stretch, c
     const Share share(total, by_rows ? thread : 0, by_rows ? threads : 1);
     if (share.begin == share.end) return;
     const Blocks blocks(share.end - share.begin, ROWS);
-    Buffer panel(call.features * PANEL);
+    Buffer panel(call.features * PANEL), other(Format::is_exact ? 0 : (call.features + 1) / 2 * PANEL);
+    auto* packed = reinterpret_cast<typename Format::Value*>(Format::is_exact ? panel.data() : other.data());
     for (int64_t s = 0; s < input.count; ++s) {
         const Source source = input.source(s);
         const int64_t gate_stride = source.level->units * source.features;
@@ -173,10 +238,11 @@ inline void input_gates(const Input& input, const Rows& rows, Stretch stretch, c
             for (int gate = 0; gate < 4; ++gate)
                 pack_transposed(weight + gate * gate_stride, lanes, source.features, source.features,
                                 panel.data() + gate * WIDTH, PANEL);
+            Format::pack(panel.data(), source.features, packed);
             for (int64_t b = 0; b < blocks.count; ++b) {
-                const RowBlock block(input, rows, source, pooled, first, share.begin + blocks.begin(b),
-                                     share.begin + blocks.begin(b + 1));
-                multiply<4>(block.count, block.a, adjacent(source.features), panel.data(),
+                const RowBlock<Format> block(formatted, rows, s, pooled, first, share.begin + blocks.begin(b),
+                                             share.begin + blocks.begin(b + 1));
+                multiply<4>(block.count, block.a, Format::depth(source.features), packed,
                             [&](int i, const Vector* sums) {
                                 put_gates(call, sums, block.row[i], unit, lanes, gates + (block.row[i] - base) * width);
                             });
@@ -211,12 +277,12 @@ inline void input_gates_of_few(const Input& input, const Rows& rows, Stretch str
             const int64_t lanes = smaller(WIDTH, source.units - u);
             const float* weight = source.level->weight + (source.row + u) * source.features;
             for (int64_t index = 0; index < total; ++index) {
-                const RowBlock block(input, rows, source, pooled, first, index, index + 1);
+                const int64_t row = rows.row(first + index);
+                const float* a = input.row_of_view(source.view, row, index, pooled) + source.feature;
                 Vector sums[4];
                 dot_units(weight, source.level->units * source.features, lanes, source.features,
-                          [&](int64_t) { return block.a[0]; }, sums);
-                put_gates(call, sums, block.row[0], source.unit + u, lanes,
-                          gates + (block.row[0] - base) * 4 * call.hidden);
+                          [&](int64_t) { return a; }, sums);
+                put_gates(call, sums, row, source.unit + u, lanes, gates + (row - base) * 4 * call.hidden);
             }
         }
     }

@@ -1,9 +1,14 @@
-// Both passes for one instruction set: compiled once for each, with its flags and a name for its namespace.
-#include "backward.h"
+// The passes for one instruction set: compiled once for each, with its flags and a name for its namespace.
 #include "forward.h"
 
 #define JOIN(a, b) a##b
 #define NAME(prefix, isa) JOIN(prefix, isa)
 
-void NAME(forward_, KERNELS)(const Call& call) { KERNELS::forward(call); }
+#if defined(__AVX512BF16__)
+void NAME(forward_, KERNELS)(const Call& call) { KERNELS::forward<KERNELS::Bfloat16>(call); }
+#else
+#include "backward.h"
+
+void NAME(forward_, KERNELS)(const Call& call) { KERNELS::forward<KERNELS::Float32>(call); }
 void NAME(backward_, KERNELS)(const Call& call) { KERNELS::backward(call); }
+#endif

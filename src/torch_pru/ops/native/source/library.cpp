@@ -11,6 +11,7 @@ void backward_baseline(const Call&);
 void forward_avx2(const Call&);
 void backward_avx2(const Call&);
 void forward_avx512(const Call&);
+void forward_avx512bf16(const Call&);
 void backward_avx512(const Call&);
 #endif
 
@@ -20,21 +21,25 @@ struct Kernels {
     const char* name;
     bool (*runs_here)();
     Pass forward, backward;
+    Pass forward_bfloat16;  // or null: such calls are computed in float32
 };
+
+#if defined(__x86_64__)
+bool has_avx512() {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("fma");
+}
+#endif
 
 const Kernels all[] = {
 #if defined(__x86_64__)
-    {"avx512",
-     [] {
-         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("fma");
-     },
-     forward_avx512, backward_avx512},
+    {"avx512bf16", [] { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }, forward_avx512, backward_avx512,
+     forward_avx512bf16},
+    {"avx512", has_avx512, forward_avx512, backward_avx512, nullptr},
     {"avx2", [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }, forward_avx2,
-     backward_avx2},
+     backward_avx2, nullptr},
 #endif
-    {"baseline", [] { return true; }, forward_baseline, backward_baseline},
+    {"baseline", [] { return true; }, forward_baseline, backward_baseline, nullptr},
 };
 
 const Kernels* best() {
@@ -49,7 +54,10 @@ const Kernels* chosen = best();
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
-EXPORTED void pru_forward(const Call* call) { chosen->forward(*call); }
+EXPORTED void pru_forward(const Call* call) {
+    const bool rounded = call->bfloat16 && chosen->forward_bfloat16 && !is_few(*call);
+    (rounded ? chosen->forward_bfloat16 : chosen->forward)(*call);
+}
 EXPORTED void pru_backward(const Call* call) { chosen->backward(*call); }
 EXPORTED const char* pru_kernels() { return chosen->name; }
 

@@ -10,7 +10,6 @@
 namespace KERNELS {
 
 constexpr int64_t ROWS_AT_ONCE = 1400;         // rows of a stretch: its buffers are used again by the next
-constexpr int64_t FEW_ROWS = 6;                // so few that packing a matrix does not pay
 constexpr int64_t WORK_OF_A_THREAD = 1 << 20;  // multiplications that are worth another thread
 constexpr int64_t WORK_OF_A_STEP = 1 << 16;    // multiplications of a step that are worth a barrier
 constexpr int64_t SMALL_MATRIX = 1 << 17;      // elements that every core can keep for itself

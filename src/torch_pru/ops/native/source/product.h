@@ -43,8 +43,8 @@ INLINE void multiply(const float* const* a, Depth depth, const float* panel, Vec
 }
 
 // Calls finish(i, sums of row i) for every row of a; `rows` is 1 to ROWS.
-template <int vectors, typename Finish>
-INLINE void multiply(int64_t rows, const float* const* a, Depth depth, const float* panel, Finish finish) {
+template <int vectors, typename Value, typename Length, typename Finish>
+INLINE void multiply(int64_t rows, const Value* const* a, Length depth, const Value* panel, Finish finish) {
 #define CASE(count)                                                  \
     case count: {                                                    \
         Vector sums[count][vectors];                                 \
