@@ -2,6 +2,8 @@
 
     python benchmarks/layer.py                 # on the CPU
     python benchmarks/layer.py --json FILE     # and keep the tables as a record
+    python benchmarks/layer.py --suite cells --suite packed    # other uses on a CPU; see suites.py
+    python benchmarks/layer.py --suite few --one-thread-time   # CPU time of one thread: on a busy machine
     python benchmarks/layer.py --device cuda   # on an NVIDIA GPU
     python benchmarks/layer.py --device cuda --flashrnn   # and beside FlashRNN, where it is installed
 
@@ -18,6 +20,7 @@ import functools
 import json
 import math
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +28,11 @@ from pathlib import Path
 import flash
 import torch
 from checking import in_plain_code, relative_error
+from suites import SUITES, Measure
 from timing import captured, interleaved, peak_megabytes, table
 from torch import Tensor, nn
 
-from torch_pru import PRU, PRUCell
+from torch_pru import PRU
 
 TOLERANCE = {  # of outputs and gradients, relative to float64 on the same rounded inputs
     ("cpu", torch.float32): (1e-4, 1e-4),
@@ -204,35 +208,6 @@ def speed_rows(
     return rows
 
 
-CELLS = [(32, 16), (256, 16), (256, 1)]
-"""Width and batch of the cells that are timed on a CPU."""
-
-
-def cell_rows(device: torch.device, repeats: int) -> list[tuple[str, ...]]:
-    """``PRUCell`` beside ``nn.LSTMCell``: one step with states given."""
-    rows = []
-    for width, batch in CELLS:
-        cells = {"PRU": PRUCell(width, width, levels=2, groups=4), "nn.LSTM": nn.LSTMCell(width, width)}
-        x, h, c = (torch.randn(batch, width, requires_grad=True) for _ in range(3))
-        for what, run in (("forward", step), ("forward + backward", step_backward)):
-            calls = {name: functools.partial(run, cell, x, h, c) for name, cell in cells.items()}
-            size = f"{width} units, B={batch}, float32"
-            rows.append(
-                ("PRUCell beside nn.LSTMCell", what, size, *times(calls, tuple(cells), device, repeats))
-            )
-    return rows
-
-
-@torch.no_grad()
-def step(cell: nn.Module, x: Tensor, h: Tensor, c: Tensor) -> None:
-    cell(x, (h, c))
-
-
-def step_backward(cell: nn.Module, x: Tensor, h: Tensor, c: Tensor) -> None:
-    results = cell(x, (h, c))
-    torch.autograd.grad(results, [x, h, c, *cell.parameters()], [torch.ones_like(h)] * 2)
-
-
 def times(
     calls: dict[str, functools.partial[None]], rivals: tuple[str, ...], device: torch.device, repeats: int
 ) -> list[str]:
@@ -279,9 +254,9 @@ def growth_rows(case: Case, device: torch.device, repeats: int) -> list[tuple[st
         ("batch B, 20 steps", [(20, b) for b in (1, 2, 4, 8, 16, 32, 64, 128, 256)]),
     ):
         times = [seconds(*size) for size in sizes]
-        for (steps, batch), time, before in zip(sizes[1:], times[1:], times, strict=False):
+        for (steps, batch), taken, before in zip(sizes[1:], times[1:], times, strict=False):
             value = steps if "steps" in name[:5] else batch
-            rows.append((name, str(value), f"{time * 1e3:.2f}", f"{time / before:.2f}"))
+            rows.append((name, str(value), f"{taken * 1e3:.2f}", f"{taken / before:.2f}"))
     return rows
 
 
@@ -292,8 +267,17 @@ def main() -> None:
     parser.add_argument("--growth", action="store_true", help="also show how cost grows with steps and batch")
     parser.add_argument("--flashrnn", action="store_true", help="also FlashRNN; compiles for minutes")
     parser.add_argument("--only", default="", help="only layers whose name contains this, say 1408")
+    parser.add_argument("--suite", action="append", choices=SUITES, help="only these rows, on a CPU")
+    parser.add_argument(
+        "--one-thread-time",
+        action="store_true",
+        help="with --suite: CPU time on one thread, not wall-clock time",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the tables to this file")
     arguments = parser.parse_args()
+    if arguments.suite:
+        run_suites(arguments.suite, arguments.repeats, arguments.one_thread_time, arguments.json)
+        return
     device, rivals = arguments.device, ("PRU", "nn.LSTM")
     torch.backends.cuda.matmul.allow_tf32 = True  # the PRU's input transform; nn.LSTM's rounds so by default
     cases = CUDA_CASES if device.type == "cuda" else CPU_CASES
@@ -318,8 +302,6 @@ def main() -> None:
     sizes = ("layer", "what", "size", *columns)
     title = f"PRU beside {' and '.join(rivals[1:])} on {where}, PyTorch {torch.__version__}"
     tables = [(title, (*sizes, "peak MB, " + " / ".join(rivals), *remark), rows)]
-    if device.type == "cpu" and not arguments.only:
-        tables.append(("One step", sizes, cell_rows(device, arguments.repeats)))
     if arguments.growth:
         header = ("grows", "to", "ms", "times the one before")
         rows = growth_rows(cases[0], device, arguments.repeats)
@@ -330,9 +312,25 @@ def main() -> None:
         write_record(arguments.json, tables)
 
 
+def run_suites(names: list[str], repeats: int, one_thread: bool, path: Path | None) -> None:
+    """Print the tables of suites, and add them to a record."""
+    if one_thread:
+        torch.set_num_threads(1)
+    measure = Measure(repeats, time.thread_time if one_thread else time.perf_counter)
+    where = "one CPU thread, CPU time" if one_thread else f"{torch.get_num_threads()} CPU threads"
+    for name in names:
+        title, header, rows = SUITES[name]
+        shown = (f"{title}, on {where}, PyTorch {torch.__version__}", header, rows(measure))
+        print(table(*shown), flush=True)
+        if path is not None:
+            write_record(path, [shown])
+
+
 def write_record(path: Path, tables: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]) -> None:
-    """Write tables as JSON: under each title one object per row."""
-    record = {title: [dict(zip(header, row, strict=True)) for row in rows] for title, header, rows in tables}
+    """Write tables as JSON, under each title one object per row; other tables of the file are kept."""
+    record = json.loads(path.read_text()) if path.exists() else {}
+    for title, header, rows in tables:
+        record[title] = [dict(zip(header, row, strict=True)) for row in rows]
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import re
 import statistics
@@ -13,10 +14,17 @@ import torch
 
 
 def interleaved(
-    calls: Mapping[str, Callable[[], object]], device: torch.device, repeats: int = 5
+    calls: Mapping[str, Callable[[], object]],
+    device: torch.device,
+    repeats: int = 5,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """Median seconds of each call; in every round each is run once, so that all meet the same weather."""
-    measure = _cuda_seconds if device.type == "cuda" else _host_seconds
+    """Median seconds of each call; in every round each is run once, so that all meet the same weather.
+
+    ``clock`` is for calls on the CPU; ``time.thread_time`` does not count what other processes take.
+    """
+    on_host = functools.partial(_host_seconds, clock=clock)
+    measure = _cuda_seconds if device.type == "cuda" else on_host
     inner = {name: _inner_repeats(call, measure) for name, call in calls.items()}
     rounds = [{name: measure(call, inner[name]) for name, call in calls.items()} for _ in range(repeats)]
     return {name: statistics.median(r[name] for r in rounds) for name in calls}
@@ -45,11 +53,11 @@ def _inner_repeats(call: Callable[[], object], measure: Callable, at_least: floa
     return max(1, min(200, int(at_least / max(measure(call, 1), 1e-7))))
 
 
-def _host_seconds(call: Callable[[], object], count: int) -> float:
-    start = time.perf_counter()
+def _host_seconds(call: Callable[[], object], count: int, clock: Callable[[], float]) -> float:
+    start = clock()
     for _ in range(count):
         call()
-    return (time.perf_counter() - start) / count
+    return (clock() - start) / count
 
 
 def _cuda_seconds(call: Callable[[], object], count: int) -> float:
