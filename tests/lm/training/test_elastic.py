@@ -161,7 +161,7 @@ def test_a_lost_machine_and_its_return(recipe: Path, tmp_path: Path) -> None:
     fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # without it torchrun cannot let a machine return
     first = Torchrun(recipe, run, *options, **fresh)
     second = Torchrun(recipe, run, *options, **fresh)
-    wait_for_checkpoint(run, first, 50)
+    wait_for_checkpoint(run, first, 10)
     lost = [second.process.pid, *second.workers()]
     for number in lost:
         os.kill(number, signal.SIGKILL)
@@ -169,7 +169,7 @@ def test_a_lost_machine_and_its_return(recipe: Path, tmp_path: Path) -> None:
     now = time.monotonic()
     assert first.seconds_until(re.compile(r"resuming"), now) < 60
     alone = max(int(path.name) for path in (run / "checkpoints").glob("0*"))
-    wait_for_checkpoint(run, first, alone + 100)  # with one process
+    wait_for_checkpoint(run, first, alone + 10)  # with one process
     back = Torchrun(recipe, run, *options, **fresh)
     assert first.end() == 0, first.text()
     assert back.end() == 0, back.text()
