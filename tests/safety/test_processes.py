@@ -143,3 +143,18 @@ def test_a_killed_rank(victim: int, torchrun: bool, corpus: Path, tmp_path: Path
     assert pru("verify", run, "--accept")[0] == 0
     status, shown = pru("resume", run)  # alone
     assert status == 0, shown
+
+
+@pytest.mark.parametrize("torchrun", [False, True], ids=["by hand", "torchrun"])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_suspended_rank(victim: int, torchrun: bool, corpus: Path, tmp_path: Path) -> None:
+    with two_ranks(tmp_path, corpus, torchrun=torchrun) as processes:
+        os.kill(processes.ranks[victim], signal.SIGSTOP)
+        processes.wait_for(lambda: own_lines(processes.said()), WITHIN)
+        (line,) = own_lines(processes.said())
+        assert re.search(rf"rank {victim} has not answered.*saved.*pru resume", line)
+        epochs = len(RunFolder.open(processes.run).epochs())
+        os.kill(processes.ranks[victim], signal.SIGCONT)  # training continues as if nothing had happened
+        processes.wait_for(lambda: len(RunFolder.open(processes.run).epochs()) > epochs + 1, 60)
+        assert len(own_lines(processes.said())) == 1
+        assert "Traceback" not in processes.said()

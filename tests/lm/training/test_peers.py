@@ -78,6 +78,37 @@ def test_a_silent_process_is_named_once(capfd: pytest.CaptureFixture[str]) -> No
     assert said[0].startswith("pru: rank 2 has not answered for 0 s: it is suspended")
 
 
+class StuckStore:
+    """A store whose server is suspended: calls do not return."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def clone(self) -> StuckStore:
+        return self
+
+    def set_timeout(self, timeout: object) -> None:
+        pass  # which has no effect on calls other than wait()
+
+    def set(self, key: str, value: str) -> None:
+        pass
+
+    def check(self, keys: list[str]) -> bool:
+        self.released.wait(20)
+        raise RuntimeError("the connection was closed")
+
+
+def test_a_store_that_does_not_answer_is_the_first_process(capfd: pytest.CaptureFixture[str]) -> None:
+    store: Any = StuckStore()
+    with PeerWatch(store, 1, 2, interval=0.05, patience=0.2) as watch:
+        with watch.waiting():
+            time.sleep(0.6)
+        store.released.set()
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("pru (rank 1): rank 0 has not answered for 0 s: it is suspended")
+
+
 def test_the_others_wait_for_a_value_of_the_first(capfd: pytest.CaptureFixture[str]) -> None:
     store = dist.HashStore()
     with (

@@ -64,6 +64,9 @@ class PeerWatch:
     thread also looks at their counters; of a process that is suspended, or whose machine is lost, the counter
     stands still. That is reported once, and waiting continues: a suspended process may continue, too.
 
+    The first process may serve the store itself. While it is suspended, calls to the store do not return, so
+    a second thread counts how often the first one got no answer.
+
     Args:
         store: shared by the processes.
         rank: of this process.
@@ -88,16 +91,20 @@ class PeerWatch:
         self._waits = False
         self._counters: dict[int, bytes] = {}  # of the other processes, at the last look
         self._still: dict[int, int] = {}  # looks since the counter of a process has changed
+        self._answers = 0  # how often the store has answered
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._looking = threading.Thread(target=self._run, daemon=True)
+        self._counting = threading.Thread(target=self._count, daemon=True)
 
     def __enter__(self) -> PeerWatch:
-        self._thread.start()
+        self._looking.start()
+        self._counting.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._ended.set()
-        self._thread.join()
+        self._counting.join()
+        self._looking.join(2 * self.interval)  # the store may not answer
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -131,8 +138,17 @@ class PeerWatch:
             try:
                 store.set(f"counter {self.rank}", str(counter))
                 self._look(store)
-            except RuntimeError:  # the store does not answer: the first process has it, or its machine
+                self._answers += 1
+            except RuntimeError:  # the store is gone, with the first process or its machine
+                continue
+
+    def _count(self) -> None:
+        """While this process waits, a store that does not answer counts as silence of the first process."""
+        answers = 0
+        while not self._ended.wait(self.interval):
+            if self._waits and self._answers == answers:
                 self._silent(0)
+            answers = self._answers
 
     def _look(self, store: dist.Store) -> None:
         if not self._waits:
