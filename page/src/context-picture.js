@@ -15,7 +15,8 @@ export function drawInfluences(list, tokens, at, influences) {
     const change = -bits(nats);
     const bar = element('span', { class: change < 0 ? 'bar hurt' : 'bar help' });
     bar.style.setProperty('--size', `${(100 * Math.abs(change)) / largest}%`);
-    const number = `${change < 0 ? '−' : '+'}${Math.abs(change).toFixed(1)}`;
+    const size = Math.abs(change).toFixed(1);
+    const number = size === '0.0' ? size : `${change < 0 ? '−' : '+'}${size}`;
     return element(
       'li',
       {},

@@ -9,12 +9,15 @@ const GATES = [
   { row: 3, name: 'output', meaning: 'shows it to the next layer' },
 ];
 
+const POOLED = { average: 'averages of', max: 'maxima of', skip: 'every second of', convolution: 'learned sums of' };
+
 export class UnitPicture {
   constructor(root, about) {
     this.about = about;
     this.layers = null;
     this.select = root.querySelector('.layer');
     this.pyramid = root.querySelector('.pyramid');
+    this.caption = root.querySelector('.pyramid-caption');
     this.gates = root.querySelector('.gates');
     about.layers.forEach((layer, number) => {
       this.select.append(element('option', { value: number }, `layer ${number + 1}: ${layer.units} units`));
@@ -35,24 +38,27 @@ export class UnitPicture {
     const number = Number(this.select.value);
     const about = this.about.layers[number];
     const layer = this.layers[number];
+    this.caption.textContent =
+      layer.levels.length > 1
+        ? 'The pyramid: the features that come in, and coarser views of them'
+        : 'The features that come in; this layer has no pyramid';
     this.pyramid.replaceChildren(...layer.levels.map((values, level) => this.level(values, level, about)));
     this.gates.replaceChildren(gateHead(about.groups), ...GATES.map((gate) => gateRow(gate, layer.gates, about)));
   }
 
-  level(values, level, about) {
+  level(values, level, { pooling }) {
     const canvas = element('canvas', { role: 'img', 'aria-label': `level ${level + 1}: ${values.length} features` });
-    strip(canvas, values, diverging(Math.max(...layer0Scale(this.layers, this.select.value))));
-    const made = level ? { average: 'averages of', max: 'maxima of', skip: 'every second of', convolution: 'learned sums of' }[about.pooling] : '';
-    const what = level ? `${made} level ${level}` : 'the input';
-    const label = element('span', { class: 'label' }, `level ${level + 1}`, element('small', {}, ` ${values.length} features, ${what}`));
-    const row = element('div', { class: 'level' }, canvas, label);
+    strip(canvas, values, diverging(this.largest()));
     canvas.style.setProperty('--width', `${100 / 2 ** level}%`);
-    return row;
+    const origin = level ? `${POOLED[pooling]} level ${level}` : 'the input';
+    const size = element('small', {}, ` ${values.length} features, ${origin}`);
+    return element('div', { class: 'level' }, canvas, element('span', { class: 'label' }, `level ${level + 1}`, size));
   }
-}
 
-function layer0Scale(layers, number) {
-  return Array.from(layers[number].levels[0], Math.abs);
+  /** The largest feature that comes in, for the colours of all levels. */
+  largest() {
+    return Math.max(...Array.from(this.layers[this.select.value].levels[0], Math.abs));
+  }
 }
 
 function gateHead(groups) {

@@ -7,7 +7,7 @@ import { EOS } from './tokenizer.js';
 import { Vocabulary } from './vocabulary.js';
 
 const SLICE = 25; // milliseconds of work before a new message is looked for
-const WORDS_BEFORE = 12; // how many context words are left out in turn
+const WORDS_BEFORE = 10; // how many context words are left out in turn
 
 let reader = null;
 let vocabulary = null;

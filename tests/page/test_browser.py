@@ -102,14 +102,17 @@ def middle(locator) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
-def test_accessibility(tiny_run: RunFolder, open_page: Open, scheme: str) -> None:
+def test_accessibility(tiny_run: RunFolder, hostile_run: RunFolder, open_page: Open, scheme: str) -> None:
+    """Of two models beside each other."""
     if not AXE.is_file():
         pytest.skip("axe-core is not installed: npm ci in the folder page")
     width = 1280 if scheme == "light" else 390
-    opened = open_page(tiny_run, tiny_run, color_scheme=scheme, viewport={"width": width, "height": 900})
+    opened = open_page(tiny_run, hostile_run, color_scheme=scheme, viewport={"width": width, "height": 900})
     page = opened.page
     opened.write(ESSAY)
     page.locator(".inside").nth(1).wait_for()
+    assert page.get_by_text("their perplexities do not compare").is_visible()
+    assert len(set(page.locator(".alone").all_text_contents())) == 2
     page.locator(".all-words summary").first.click()
     page.evaluate(AXE.read_text())  # which a page's own policy would refuse
     found = page.evaluate("axe.run()")
