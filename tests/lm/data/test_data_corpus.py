@@ -11,6 +11,7 @@ import torch
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.data import Corpus, Tokenizer, Vocabulary, encode_text, load_corpus, text
+from torch_pru.lm.data import corpus as corpus_module
 
 SPLITS = ("train", "valid", "test")
 
@@ -162,3 +163,16 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
         assert len(corpus.train) == 5 * lines
         assert corpus.train[-5:].tolist() == [0, 1, 2, 3, 4]
     assert peaks[1] - peaks[0] < 4 << 20  # the additional ids are 11 MB as int64
+
+
+def test_a_folder_is_read_again_only_if_a_file_has_changed(
+    corpus_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = corpus_folder(train=b"the cat\n", valid=b"a cat\n", test=b"dog\n")
+    first = load_corpus(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus_module, "read_blocks", None)
+        assert load_corpus(folder).train.equal(first.train)
+        assert load_corpus(str(folder)).vocabulary == first.vocabulary
+    (folder / "test.txt").write_bytes(b"pig\n")
+    assert load_corpus(folder).vocabulary.words[-1] == "pig"

@@ -8,6 +8,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -234,6 +235,15 @@ def _load_folder(folder: Path, name: str | None) -> Corpus:
     for path in files.values():
         if not path.is_file():
             raise PRUError(f"{path} is missing; a corpus is a folder with train.txt, valid.txt and test.txt")
+    statuses = [path.stat() for path in files.values()]
+    versions = tuple((status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses)
+    return _read_folder(folder.resolve(), name, versions)
+
+
+@lru_cache(maxsize=1)  # a command needs its text several times: to check it, for the header, and to train
+def _read_folder(folder: Path, name: str | None, versions: tuple[tuple[int, ...], ...]) -> Corpus:
+    """The texts of a folder, read again only if one of the files has changed."""
+    files = {split: folder / f"{split}.txt" for split in SPLITS}
     if name is not None:
         for split, path in files.items():
             check_digest(name, split, path, sha256_of(path))
