@@ -78,7 +78,6 @@ CPU_CASES = [
     Case("PRU 32, g=4, K=2", 32, 4, 2),
     Case("PRU 256, g=4, K=2, batch 4", 256, 4, 2, batch=4, steps=100),
     Case("PRU 256, g=4, K=2, batch 1", 256, 4, 2, batch=1, steps=100),
-    Case("PRU 256, g=4, K=2, bfloat16", 256, 4, 2, torch.bfloat16),
     Case("LSTM (g=1, K=1) 1000", 1000, 1, 1),
 ]
 CUDA_CASES = [
