@@ -3,8 +3,8 @@
     pip install torch-pru fastai
     python examples/fastai_awd_pru.py
 
-Pass ``AWD_PRU`` wherever fastai takes an architecture, as in ``language_model_learner(dls, AWD_PRU,
-pretrained=False)`` and ``text_classifier_learner(dls, AWD_PRU, pretrained=False)``. No weights are pretrained.
+Pass ``AWD_PRU`` wherever fastai takes an architecture, for example
+``language_model_learner(dls, AWD_PRU, pretrained=False)``. There are no pretrained weights.
 """
 
 from __future__ import annotations
