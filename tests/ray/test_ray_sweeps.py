@@ -75,8 +75,8 @@ def processes_of(session: str) -> list[str]:
 
 def test_a_machine_is_lost_in_the_middle_of_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = write_grid(
-        tmp_path, "[grid]\ngroups = [1, 2]\nlevels = [1, 2]", "king-james", epochs=1, hidden=[32],
-        embedding=32, checkpoint_steps=20, log_steps=10,
+        tmp_path, "[grid]\ngroups = [1, 2]\nlevels = [1, 2]", "king-james", epochs=1, hidden=[16],
+        embedding=16, checkpoint_steps=20, log_steps=10,
     )  # fmt: skip
     whole = sweep(grid, "--out", tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr

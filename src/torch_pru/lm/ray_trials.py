@@ -29,10 +29,8 @@ from torch_pru.lm.training.peers import versions
 
 # Before Ray is imported, which reads them.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-os.environ.setdefault("TUNE_RESULT_DELIM", "/")
 try:
     import ray
     from ray import tune
@@ -239,7 +237,7 @@ def asha(grid: Grid, runs: Mapping[Path, Config]) -> Any:
     """The scheduler that stops the worst runs early, or None."""
     if not grid.early_stopping:
         return None
-    epochs = load_epochs(grid, runs)
+    epochs = most_epochs(grid, runs)
     grace = min(grid.early_stopping.get("grace", 1), epochs)
     factor = grid.early_stopping.get("factor", 4)
     return ASHAScheduler(
@@ -247,7 +245,7 @@ def asha(grid: Grid, runs: Mapping[Path, Config]) -> Any:
     )
 
 
-def load_epochs(grid: Grid, runs: Mapping[Path, Config]) -> int:
+def most_epochs(grid: Grid, runs: Mapping[Path, Config]) -> int:
     """The most epochs of any run."""
     configs = list(runs.values()) or [grid.cell({}).config]
     return max(config.training.epochs for config in configs)

@@ -33,7 +33,7 @@ def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "small.toml"
     path.write_text(
         f'[data]\ncorpus = "{corpus}"\n[model]\nunit = "pru"\nembedding = 8\nhidden = [12, 8]\n'
-        f'[training]\nbatch = 4\nwindow = 10\nlearning_rate = 5.0\ndevice = "cpu"\n{lines}'
+        f'[training]\nbatch = 4\nwindow = 10\nlearning_rate = 1.0\ndevice = "cpu"\n{lines}'
     )
     return path
 
