@@ -18,16 +18,18 @@ from torch_pru.lm.run import RunFolder
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
 PAIR = re.compile(r"(\d\d\.\d\d) / (\d\d\.\d\d)")
-DOCUMENTS = ["README.md", "docs/reproduction.md", "docs/tries.md", "docs/analysis.md"]
+DOCUMENTS = ["README.md", "docs/reproduction.md", "docs/experiments.md", "docs/analysis.md"]
 
 
 def record_of(name: str) -> RunRecord:
-    """A record by the name that the documents use: a folder, or a file of tries and a name in it."""
+    """A record by the name that the documents use: a folder, or a file of experiments and a name in it."""
     family, _, inside = name.partition(" ")
     if not inside:
         return read_folder(ROOT / "results" / name)
     return next(
-        one for one in read_compact(ROOT / "results" / "tries" / f"{family}.jsonl") if one.name == inside
+        one
+        for one in read_compact(ROOT / "results" / "experiments" / f"{family}.jsonl")
+        if one.name == inside
     )
 
 
@@ -131,6 +133,25 @@ def test_links_between_documents_lead_somewhere(document: str) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), flags=re.M)
             assert anchor in {slug(heading) for heading in headings}, target
+
+
+@pytest.mark.parametrize(
+    "document",
+    ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))],
+)
+def test_files_that_the_documents_name_exist(document: str) -> None:
+    """A path is relative to the repository or to the package; the page of the kernels is about one folder."""
+    folders = [ROOT, ROOT / "src", ROOT / "src" / "torch_pru"]
+    if document == "docs/kernels.md":
+        folders = [ROOT, ROOT / "src" / "torch_pru" / "ops" / "cuda", ROOT / "src/torch_pru/ops/cuda/kernels"]
+    names = {path.name for folder in ("src", "tests", "benchmarks") for path in (ROOT / folder).rglob("*.*")}
+    text = re.sub(r"```.*?```", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.S)
+    for name in re.findall(r"`([\w./-]+\.(?:py|cu|cpp|h))`", text):
+        if name.startswith("ops/mine/"):  # the reader's
+            continue
+        # A bare name is that of a file whose folder the text has named before.
+        beside = "/" not in name and document != "docs/kernels.md" and name in names
+        assert beside or any((folder / name).exists() for folder in folders), name
 
 
 def slug(heading: str) -> str:

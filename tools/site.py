@@ -50,11 +50,11 @@ def site_link(target: str, here: str, repository: str) -> str:
     """A link of the document ``here`` as it must be on the site.
 
     Example:
-        >>> site_link("../RESULTS.md#tries", "docs/tries.md", "https://host/it")
-        'RESULTS.md#tries'
+        >>> site_link("../RESULTS.md#experiments", "docs/experiments.md", "https://host/it")
+        'RESULTS.md#experiments'
         >>> site_link("docs/layer.md", "CONTRIBUTING.md", "https://host/it")
         'layer.md'
-        >>> site_link("../results", "docs/tries.md", "https://host/it")
+        >>> site_link("../results", "docs/experiments.md", "https://host/it")
         'https://host/it/tree/main/results'
     """
     path, mark, anchor = target.partition("#")

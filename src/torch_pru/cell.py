@@ -16,8 +16,8 @@ from torch_pru.errors import (
     check_choice,
     check_dtype,
     check_flag,
+    check_pair,
     check_positive,
-    check_states,
     check_tensor,
 )
 from torch_pru.initialize import SCHEMES, initialize
@@ -37,7 +37,7 @@ def step(x: Tensor, h: Tensor, c: Tensor, weights: LayerWeights, spec: LayerSpec
 
 def gate(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """The gating of an LSTM: gates (B, 4, M) before their activations, c (B, M) to the next h and c."""
-    i, f, g, o = gates.unbind(dim=1)  # input, forget, content, output, as in nn.LSTM
+    i, f, g, o = gates.unbind(dim=1)  # input, forget, cell, output, as in nn.LSTM
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(c).to(o.dtype), c
 
@@ -210,3 +210,12 @@ class PRUCell(nn.Module):
     def extra_repr(self) -> str:
         sizes = f"{self.input_size}, {self.hidden_size}"
         return f"{sizes}, levels={self.levels}, groups={self.groups}, residual={self.spec.residual}"
+
+
+def check_states(hx: object, shape: tuple[int, ...], names: tuple[str, str], like: Tensor) -> None:
+    """Raise unless ``hx`` is a pair of states of this shape, with the device and dtype of ``like``."""
+    check_pair("hx", hx, names)
+    for name, state in zip(names, hx, strict=True):  # type: ignore[call-overload]
+        check_tensor(f"hx: {name}", state, like)
+        if state.shape != shape:
+            raise PRUError(f"hx: {name} has shape {tuple(state.shape)}; expected {shape}")

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from torch_pru.errors import PRUError
 from torch_pru.layer import PRU
 
 
@@ -24,19 +25,22 @@ def convert_lstm(
 
     Args:
         model: the model; if it is an ``nn.LSTM`` itself, only the returned one is converted.
-        report: called with one line per layer and one for the whole model: the number of parameters before
-            and after. None for no report.
+        report: called with one line per layer and one for the whole model, with the number of parameters
+            before and after. None for no report.
         options: of :class:`PRU`, for instance ``levels="auto", groups="auto"``.
 
     Returns:
         The converted model.
 
+    Raises:
+        PRUError: with the name of the module, if a PRU cannot have its sizes or options.
+
     Example:
         >>> import torch
         >>> tagger = torch.nn.ModuleDict({"rnn": torch.nn.LSTM(400, 1400), "head": torch.nn.Linear(1400, 10)})
         >>> tagger = convert_lstm(tagger, levels=2, groups=4)
-        rnn: 10,091,200 -> 3,931,200 parameters, PRU(400, 1400, levels=2, groups=4, no residual)
-        all: 10,105,210 -> 3,945,210 parameters
+        rnn: 10,091,200 -> 3,931,200 parameters, PRU(400, 1400, levels=2, groups=4, residual=False)
+        total: 10,105,210 -> 3,945,210 parameters
     """
     before = _count(model)
     converted: dict[int, PRU] = {}  # by the LSTM: one that occurs twice is converted once
@@ -44,7 +48,7 @@ def convert_lstm(
         if type(module) is not nn.LSTM:
             continue
         if id(module) not in converted:
-            pru = _fresh(module, options) if options else PRU.from_lstm(module)
+            pru = _converted(module, name or "model", options)
             converted[id(module)] = pru
             if report is not None:
                 report(f"{name or 'model'}: {_count(module):,} -> {_count(pru):,} parameters, {pru}")
@@ -53,8 +57,16 @@ def convert_lstm(
         parent, _, attribute = name.rpartition(".")
         setattr(model.get_submodule(parent), attribute, converted[id(module)])
     if report is not None:
-        report(f"all: {before:,} -> {_count(model):,} parameters")
+        total = f"total: {before:,} -> {_count(model):,} parameters"
+        report(total if converted else "no nn.LSTM found; the model is unchanged")
     return model
+
+
+def _converted(lstm: nn.LSTM, name: str, options: dict[str, Any]) -> PRU:
+    try:
+        return _fresh(lstm, options) if options else PRU.from_lstm(lstm)
+    except PRUError as error:
+        raise type(error)(f"{name}: {error}") from error
 
 
 def _fresh(lstm: nn.LSTM, options: dict[str, Any]) -> PRU:

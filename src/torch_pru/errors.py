@@ -25,7 +25,7 @@ class PRUError(ValueError, RuntimeError):
         ...     PRU(400, 1400, groups=3)
         ... except PRUError as error:
         ...     print(error)
-        groups=3 does not divide hidden_size=1400; use a divisor of 1400, or groups=1
+        groups=3 does not divide hidden_size=1400; use 1, 2, 4, 5, 7, 8, 10 or 14
     """
 
 
@@ -47,8 +47,8 @@ def shown(value: object) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` with the known name nearest to ``name``, or an empty string."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    """``"; did you mean 'x'?"`` with the known name that is closest to ``name``; empty if none is close."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
@@ -58,7 +58,12 @@ def check_choice(argument: str, value: object, choices: Iterable[str]) -> None:
     if not isinstance(value, str) or value not in choices:
         accepted = ", ".join(repr(choice) for choice in choices)
         hint = nearest(value, choices) if isinstance(value, str) else ""
-        raise PRUError(f"{argument}={shown(value)} is not known; use one of {accepted}{hint}")
+        raise PRUError(f"{given(argument, value)} is not known; use one of {accepted}{hint}")
+
+
+def given(argument: str, value: object) -> str:
+    """An argument and its value as they were written: ``split='tset'``, or ``--split tset``."""
+    return f"{argument} {value}" if argument.startswith("--") else f"{argument}={shown(value)}"
 
 
 LARGEST_SIZE = 2**63 - 1  # of a PyTorch dimension
@@ -71,11 +76,11 @@ def check_positive(argument: str, value: object) -> int:
     """
     number = as_integer(value)
     if number is None:
-        raise PRUTypeError(f"{argument}={shown(value)} must be an integer of at least 1")
+        raise PRUTypeError(f"{argument}={shown(value)} must be a positive integer")
     if abs(number) > LARGEST_SIZE:  # may have too many digits to be shown
         raise PRUError(f"{argument} is out of range; use an integer from 1 to 2**63 - 1")
     if number < 1:
-        raise PRUError(f"{argument}={shown(value)} must be an integer of at least 1")
+        raise PRUError(f"{argument}={shown(value)} must be a positive integer")
     return number
 
 
@@ -119,7 +124,7 @@ def check_dtype(dtype: object) -> None:
 def check_not_negative(argument: str, value: float) -> None:
     """Raise if ``value`` is negative, infinite or NaN."""
     if not 0 <= value < float("inf"):
-        raise PRUError(f"{argument}={shown(value)} must be a number of at least 0")
+        raise PRUError(f"{argument}={shown(value)} must be 0 or greater")
 
 
 def check_probability(argument: str, value: object, *, one_allowed: bool = False) -> None:
@@ -137,34 +142,34 @@ def check_tensor(argument: str, value: object, like: Tensor) -> None:
     if value.is_nested or value.layout != torch.strided:
         raise PRUError(f"{argument} must be a dense tensor, neither sparse nor nested")
     if value.device != like.device:
-        raise PRUError(f"{argument} is on {value.device} and the weights on {like.device}; move one of them")
+        raise PRUError(
+            f"{argument} is on {value.device}, but the weights are on {like.device}; move one of them"
+        )
     autocast = not value.is_meta and torch.is_autocast_enabled(value.device.type)
     converted = autocast and value.is_floating_point()
+    if not value.is_floating_point() and like.is_floating_point():
+        raise PRUError(f"{argument} has dtype {value.dtype}; convert it to {like.dtype}")
     if value.dtype != like.dtype and not converted:
         raise PRUError(
-            f"{argument} has dtype {value.dtype} and the weights {like.dtype}; convert one of them"
+            f"{argument} has dtype {value.dtype}, but the weights have {like.dtype}; convert one of them"
         )
     if not value.is_floating_point():  # a layer converted after it was made
         raise PRUError(f"{argument} has dtype {value.dtype}; expected a real floating-point dtype")
 
 
-def check_states(hx: object, shape: tuple[int, ...], names: tuple[str, str], like: Tensor) -> None:
-    """Raise unless ``hx`` is a pair of states of this shape, with the device and dtype of ``like``."""
-    if not isinstance(hx, tuple | list) or len(hx) != 2:
-        raise PRUError(f"hx must be a pair ({', '.join(names)}); got a {type(hx).__name__}")
-    for name, state in zip(names, hx, strict=True):
-        check_tensor(f"hx: {name}", state, like)
-        if state.shape != shape:
-            raise PRUError(f"hx: {name} has shape {tuple(state.shape)}; expected {shape}")
+def check_pair(argument: str, value: object, names: tuple[str, str]) -> None:
+    """Raise unless ``value`` is a pair of states."""
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise PRUError(f"{argument} must be a pair ({', '.join(names)}); got a {type(value).__name__}")
 
 
 @contextmanager
 def renaming_arguments(**names: str) -> Iterator[None]:
-    """In the message of an error raised inside, replace the names of arguments: ``their_name="our_name"``."""
+    """In the message of an error raised inside, rename arguments: ``their_name="our_name"``."""
     try:
         yield
     except PRUError as error:
         text = str(error)
         for theirs, ours in names.items():
-            text = re.sub(rf"\b{theirs}=", f"{ours}=", text)
+            text = re.sub(rf"\b{theirs}\b", ours, text)
         raise type(error)(text) from None

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from torch_pru.cell import check_states
 from torch_pru.errors import (
     PRUError,
     as_integer,
@@ -21,7 +22,6 @@ from torch_pru.errors import (
     check_flag,
     check_positive,
     check_probability,
-    check_states,
     check_tensor,
     shown,
 )
@@ -128,9 +128,7 @@ class PRU(nn.Module):
     ) -> None:
         super().__init__()
         if as_integer(proj_size) != 0:
-            raise PRUError(
-                f"proj_size={shown(proj_size)} is not offered by PRU; use 0 and a narrower hidden_size"
-            )
+            raise PRUError(f"proj_size={shown(proj_size)}: PRU does not support proj_size; leave it out")
         self.input_size = check_positive("input_size", input_size)
         self.hidden_size = check_positive("hidden_size", hidden_size)
         self.num_layers = check_positive("num_layers", num_layers)
@@ -201,7 +199,7 @@ class PRU(nn.Module):
     @classmethod
     @torch.no_grad()
     def from_lstm(cls, lstm: nn.LSTM, *, backend: str = "auto") -> PRU:
-        """A PRU that computes what ``lstm`` computes: one level, one group, no residual.
+        """A PRU that computes what ``lstm`` computes: one level, one group, ``residual=False``.
 
         Example:
             >>> lstm = torch.nn.LSTM(40, 60, num_layers=2, bidirectional=True)
@@ -446,8 +444,8 @@ class PRU(nn.Module):
             value = getattr(self, name)
             if name in always or value != defaults[name].default:
                 parts.append(f"{name}={value!r}")
-        layers = [layer for layer in range(self.num_layers) if self.specs[layer * self.directions].residual]
-        parts.append(f"residual in layers {layers}" if layers else "no residual")
+        residual = _one_or_all([spec.residual for spec in self.specs[:: self.directions]])
+        parts.append(f"residual={residual!r}")
         return ", ".join(parts)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""From the options of a constructor to the structure of a layer; everything that does not fit raises here."""
+"""From the options of a constructor to the structure of a layer; invalid options raise here."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ class UnitOptions(NamedTuple):
             raise PRUError(f"residual={shown(self.residual)} is not known; use 'auto', True or False")
         if self.residual and input_size != hidden_size:
             raise PRUError(
-                f"residual=True adds the input to the gates, but {input_size} features go into "
-                f"hidden_size={hidden_size}; use equal sizes, or residual='auto'"
+                f"residual=True needs input_size == hidden_size; got {input_size} and {hidden_size}; "
+                f"residual='auto' uses it only in layers where they are equal"
             )
         return self.residual
 
@@ -153,9 +153,9 @@ def grouped_spec(in_features: int, out_features: int, groups: int) -> TransformS
     groups = check_positive("groups", groups)
     for name, size in (("in_features", in_features), ("out_features", out_features)):
         if size % groups:
-            raise PRUError(
-                f"groups={groups} does not divide {name}={size}; use a divisor of {size}, or groups=1"
-            )
+            fitting = [str(g) for g in range(1, 65) if not (in_features % g or out_features % g)][:8]
+            choices = " or ".join(filter(None, (", ".join(fitting[:-1]), fitting[-1])))
+            raise PRUError(f"groups={groups} does not divide {name}={size}; use {choices}")
     return TransformSpec(in_features, (out_features,), groups)
 
 
@@ -181,8 +181,8 @@ def pyramidal_spec(
     for outputs, inputs in zip(sizes, spec.level_features, strict=True):
         if min(inputs, outputs) < groups:
             raise PRUError(
-                f"groups={groups} is more than a level of {inputs} inputs and {outputs} outputs can be "
-                f"divided into; use at most {min(inputs, outputs)}"
+                f"groups={groups} is too many for a level with {inputs} inputs and {outputs} outputs; use at "
+                f"most {min(inputs, outputs)}"
             )
     return spec
 
@@ -191,9 +191,10 @@ def check_levels(in_features: int, levels: int) -> None:
     """Raise unless ``in_features`` can be halved ``levels - 1`` times."""
     most = (in_features & -in_features).bit_length()  # one more than the number of factors of two
     if levels > most:
+        factor = 2 ** (levels - 1) if levels <= 20 else f"2^{levels - 1}"
         raise PRUError(
-            f"in_features={in_features} cannot be halved {levels - 1} times, which levels={levels} needs; "
-            f"use at most levels={most}"
+            f"levels={levels} needs in_features divisible by {factor}; got in_features={in_features}, which "
+            f"allows at most levels={most}"
         )
 
 
@@ -217,7 +218,7 @@ def split_levels(out_features: int, levels: int, level_split: str = "halving") -
     most = max(1, out_features.bit_length() - 1)  # before any power of two: ``levels`` may be huge
     if levels > most:
         raise PRUError(
-            f"out_features={out_features} is too few for levels={levels}; use at most levels={most}"
+            f"out_features={out_features} is too small for levels={levels}; use at most levels={most}"
         )
     below = [-(-out_features // 2 ** (level + 1)) for level in range(1, levels)]
     return (out_features - sum(below), *below)

@@ -11,7 +11,7 @@ Of a layer with one level and one group they are exactly those of ``nn.LSTM``: `
 * ``pool_ih_l0_k2`` (window,) is the learned kernel that makes level 2 of level 1.
 * ``_reverse`` comes last. :class:`~torch_pru.PRUCell` has the same names without ``_l0``.
 
-Rows are gate-major in the order of ``nn.LSTM``: input, forget, content, output.
+Rows are gate-major in the order of ``nn.LSTM``: input, forget, cell, output.
 """
 
 from __future__ import annotations

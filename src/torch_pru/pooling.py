@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from torch_pru.errors import PRUError, as_integer, shown
 
 POOLINGS = ("average", "max", "skip", "convolution")
+"""The values of ``pooling``; `subsample` has a case for each. CONTRIBUTING.md says how to add one."""
+
 DEFAULT_WINDOW = 3
 LARGEST_WINDOW = 1023
 
@@ -39,8 +41,10 @@ def subsample(x: Tensor, pooling: str, window: int, kernel: Tensor | None = None
     rows, padding = x.reshape(-1, 1, x.shape[-1]), window // 2
     if pooling == "average":
         pooled = F.avg_pool1d(rows, window, stride=2, padding=padding, count_include_pad=True)
-    else:
+    elif pooling == "max":
         pooled = F.max_pool1d(rows, window, stride=2, padding=padding)
+    else:
+        raise PRUError(f"subsample has no case for pooling={pooling!r}")
     return pooled.view(*x.shape[:-1], x.shape[-1] // 2)
 
 

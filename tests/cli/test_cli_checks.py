@@ -135,7 +135,7 @@ def test_before_resuming(fault: Callable[[Path], None], expected: str, pair: tup
     assert files_in(pair[0].parent) == before
 
 
-@pytest.mark.parametrize("command", ["resume", "finetune", "evaluate"])
+@pytest.mark.parametrize("command", ["finetune", "evaluate"])
 def test_a_text_that_has_moved(command: str, pair: tuple[Path, Path]) -> None:
     move_text(pair[0])
     errors = refusal(command, pair[0])

@@ -46,6 +46,12 @@ def test_help_fits_and_nothing_is_cut(command: str, width: int) -> None:
     assert max(map(len, shown.splitlines())) <= width
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_no_types_of_python(command: str) -> None:
+    shown = help_of(command, width=120)
+    assert not re.search(r"<(list|str|int|float|path)|\bx[<>]=|\[default: \(|[{}]", shown)
+
+
 @pytest.mark.parametrize("width", [50, 80])
 def test_every_command_is_listed_with_a_whole_sentence(width: int) -> None:
     shown = help_of(width=width)
@@ -67,8 +73,8 @@ def test_every_command_is_documented() -> None:
         (["train", "--set", "epochs"], "write it as key=value"),
         (["train", "quickstart", "ptb-nothing"], "there is no recipe 'ptb-nothing'"),
         (["train", "quickstart", "ptb-pru-g4", "--set", "groups=3"], "groups=3 does not divide"),
-        (["train", "--device", "tpu9"], "device='tpu9' cannot be used"),
-        (["train", "--device", "meta"], "device='meta' cannot be used"),
+        (["train", "--device", "tpu9"], "--device tpu9 cannot be used"),
+        (["train", "--device", "meta"], "--device meta cannot be used"),
         (["train", "ptb-pru-g4", "--seeds", "3"], "error: ptb-pru-g4: "),
         (["train", "."], "for text of your own use --text"),
         (["train", "--set", "corpus=a.txt"], "or a folder with train.txt, valid.txt and test.txt"),
@@ -81,7 +87,7 @@ def test_every_command_is_documented() -> None:
         (["evaluate", "nowhere", "--dynamic", "--tune-tokens", "10"], "give --tune too"),
         (["evaluate", "nowhere", "--dynamic", "--batch", "10"], "leave out --batch"),
         (["generate", "nowhere"], "there is no run in nowhere"),
-        (["recipes", "pbt"], "no recipe begins with 'pbt'"),
+        (["recipes", "pbt"], "no recipe starts with 'pbt'"),
         (["params", "nothing"], "there is no recipe 'nothing'"),
         (["data", "ptbb"], "did you mean 'ptb'?"),
         (["data", "ptb", "--from", "nowhere"], "nowhere has no train text"),
@@ -99,6 +105,36 @@ def test_a_mistake_is_one_line_and_status_2(
     assert line.startswith("pru: error: ")
     assert expected in line
     assert "Traceback" not in errors
+
+
+def test_recipes_that_differ_look_different() -> None:
+    _, shown, _ = pru("recipes", COLUMNS="200")
+    models = {
+        line.split(None, 1)[0]: line.split(None, 1)[1].rsplit("  ", 1)[0] for line in shown.splitlines()
+    }
+    for family in ("ptb-pooling-", "ptb-ablation-"):
+        described = [text.split("  ")[0] for name, text in models.items() if name.startswith(family)]
+        assert len(set(described)) == len(described) >= 4
+    assert models["ptb-awd-lstm-964"].startswith("LSTM (fused) 964-964-400")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["train", "--unit", "gru"], "--unit gru is not known; use one of 'pru', 'lstm', 'fused-lstm'"),
+        (["train", "--levels", "9"], "quickstart: --levels 9 needs input_size divisible by 256"),
+        (
+            ["train", "--set", "levels=9"],
+            "quickstart: levels=9 needs input_size divisible by 256",
+        ),
+        (["train", "--seed", "-1"], "quickstart --seed -1: --seed -1 must be 0 or greater"),
+    ],
+)
+def test_errors_name_options_as_they_were_typed(arguments: list[str], expected: str) -> None:
+    status, _, errors = pru(*arguments)
+    assert status == 2
+    assert expected in errors
+    assert "did you mean" not in errors
 
 
 def test_version() -> None:
@@ -133,7 +169,8 @@ def test_a_cpu_without_the_memory_is_one_line(size: int) -> None:
 def test_no_figure_of_a_recipe_is_cut(width: int) -> None:
     _, shown, _ = pru("recipes", COLUMNS=str(width))
     lines = {line.split(None, 1)[0]: line for line in shown.splitlines()}
-    assert lines["recipe"].split()[-2:] == ["valid", "test"]
+    assert shown.splitlines()[0].split()[-2:] == ["paper", "paper"]
+    assert shown.splitlines()[1].split()[-2:] == ["valid", "test"]
     assert lines["ptb-pru-g4"].split()[-2:] == ["64.76", "62.42"]
     assert lines["wt2-ablation-lt-lt"].split()[-1] == "89.30"
     assert ("200-500" in lines["ptb-pru-g4"]) == (width == 80)

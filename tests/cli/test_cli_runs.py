@@ -41,7 +41,9 @@ def test_a_larger_batch_or_another_text_is_not_kept(run: Path, tmp_path: Path) -
 def test_words_of_a_text_that_are_unknown_are_counted(run: Path, tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
     text.write_text("the cat saw a zebra\nand <unk>\na yak\n")
-    line = "not in the vocabulary, so read as <unk>: 2 of 9 words (22.2%)"
+    line = (
+        "2 of 9 words (22.2%) are outside the vocabulary and read as <unk>; <eos> is a token, but not a word"
+    )
     assert pru("evaluate", run, "--text", text).splitlines()[-1] == line
     shown = json.loads(pru("evaluate", run, "--text", text, "--json"))
     assert (shown["unknown_words"], shown["words"]) == (2, 9)
@@ -136,19 +138,25 @@ def test_words_of_a_prompt_that_are_unknown_are_named(run: Path) -> None:
     status, shown, errors = invoke("generate", run, "--prompt", "the zebra saw a yak", "--words", 3)
     assert status == 0
     assert shown.startswith("The zebra saw a yak")
-    assert errors == "not in the vocabulary, so read as <unk>: zebra, yak\n"
+    assert errors == "outside the vocabulary, read as <unk>: zebra, yak\n"
 
 
 def test_a_finished_run_without_metrics_is_left_as_it_is(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "copy")
     (copy / "metrics.jsonl").unlink()
-    assert pru("resume", copy) == f"next: pru evaluate {copy}\n"
+    assert pru("resume", copy) == f"{copy} is already finished; nothing to resume\n"
+
+
+def test_a_finished_run_says_why_there_is_nothing_to_resume(run: Path) -> None:
+    assert pru("resume", run) == f"{run} is already finished (all epochs done); nothing to resume\n"
+    assert "| all epochs done |" in pru("report", run)
+    assert "ended: all epochs done" in pru("verify", run)
 
 
 def test_finetune_and_report(run: Path) -> None:
     status, _, errors = invoke("finetune", run, "--set", "groups=2")
     assert status == 2
-    assert "finetuning --set groups=2: groups=2 cannot change" in errors
+    assert "finetuning --set groups=2: groups cannot be changed in finetuning" in errors
     pru("finetune", run, "--set", "temporal=2.5")
     finetuned = run.with_name("tiny-1-finetuned")
     document = pru("report", run, finetuned, "--paper")
@@ -205,3 +213,9 @@ def test_a_stopped_run_says_how_to_go_on(tmp_path: Path, number: int, status: in
     assert process.returncode == status
     assert errors.splitlines()[-1].endswith(f"continue with: pru resume {run}")
     assert "Traceback" not in errors
+    reason = f"interrupted by {signal.Signals(number).name}"
+    shown = pru("verify", run)
+    assert f"ended: {reason}" in shown
+    assert "not scored yet" in shown
+    assert shown.endswith("all files match their checksums\n")
+    assert f"| {reason} |" in pru("report", run)

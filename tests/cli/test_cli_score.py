@@ -68,8 +68,10 @@ def test_what_is_refused(run: Path, text: Path, tmp_path: Path):
     assert "empty.txt has no word to score" in refusal("score", run, empty)
     assert "it needs at least 2" in refusal("score", run, one, "--no-bos")
     assert "is not UTF-8" in refusal("score", run, latin)
-    assert "cannot read" in refusal("score", run, tmp_path / "none.txt")
-    assert "--format='csv' is not known" in refusal("score", run, text, "--format", "csv")
+    status, shown, errors = invoke("score", run, tmp_path / "none.txt")
+    assert (status, shown) == (2, "")
+    assert "cannot read" in errors
+    assert "--format csv is not known" in refusal("score", run, text, "--format", "csv")
     assert "there is no run" in refusal("score", tmp_path, text)
 
 

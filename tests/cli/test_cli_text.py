@@ -44,19 +44,20 @@ def test_a_file_becomes_a_model(tmp_path: Path) -> None:
     lines = errors.splitlines()
     assert lines[0].startswith("my book.txt (")
     assert "split into lower-cased words" in lines[0]
-    assert "read as <unk>" in lines[1]
+    assert lines[1].endswith("% of validation tokens are outside the vocabulary (<unk>)")
     assert [line.split(":")[0] for line in lines[2:7]] == ["text", "model", "device", "plan", "run"]
     assert "PRU with 1 layer of 64 units, 2 levels, 2 groups" in lines[3]
     assert "in validation" in lines[7]
     assert "this PRU" in shown
-    assert "word pairs, counted" in shown
+    assert "Kneser-Ney bigram (baseline)" in shown
+    assert "/my-book-1/config.toml --unit lstm" in shown
     run = RunFolder.open(out / "my-book-1")
     assert run.config.data.tokenizer == "words"
     assert run.config.training.minutes == 0
     assert "<unk>" in run.vocabulary
     other = tmp_path / "other.txt"
     other.write_text("The ZEBRA sat, on a mat.\n" * 3)
-    assert "read as <unk>: 3 of 24 words" in pru("evaluate", run.path, "--text", other)
+    assert "3 of 24 words (12.5%) are outside the vocabulary" in pru("evaluate", run.path, "--text", other)
     written = pru("generate", run.path, "--prompt", "The zebra", "--seed", 1)
     assert written.startswith("The zebra")
     assert " ," not in written
@@ -82,7 +83,7 @@ def test_a_recipe_learns_a_text(tmp_path: Path) -> None:
 def test_prepared_text_is_used_by_its_name(tmp_path: Path) -> None:
     shown = pru("data", "cats", "--from", english(tmp_path / "a.txt"), "--tokens", "cased-words")
     assert "split into words as written" in shown
-    assert "% of the validation part are rare and read as <unk>" in shown
+    assert "% of validation tokens are outside it (<unk>)" in shown
     assert shown.endswith("next: pru train --corpus cats\n")
     out = tmp_path / "runs"
     pru("train", "--corpus", "cats", "--epochs", 1, "--out", out, "--device", "cpu")
@@ -101,7 +102,7 @@ def test_an_lstm_leaves_the_settings_of_the_pru_out(tmp_path: Path) -> None:
     _, errors = train(english(tmp_path / "a.txt"), "quickstart", *sizes, "--unit", "lstm", "--out", out)
     assert "note: an LSTM has no " in errors
     assert f"groups={recipe.model.groups}" in errors
-    assert "groups=4: an LSTM has no such settings" in refusal("train", "--unit", "lstm", "--groups", 4)
+    assert "--groups 4: an LSTM has no such settings" in refusal("train", "--unit", "lstm", "--groups", 4)
 
 
 CHINESE = "道可道，非常道。名可名，非常名。無名天地之始；有名萬物之母。\n" * 60

@@ -40,9 +40,11 @@ def test_the_ending(
         ids = corpus.split(split)
         bigram = kneser_ney_bigram_perplexity(corpus.train, ids, len(corpus.vocabulary))
         assert rows["this PRU"][number] == f"{scores.perplexity('static', split):.2f}"
-        assert rows["word pairs, counted"][number] == f"{bigram:.2f}"
+        assert rows["Kneser-Ney bigram"][number] == f"{bigram:.2f}"
+    assert "worse than the baseline" in " ".join(shown.split())  # the weights are random
+    assert "reads 10 columns in parallel" in " ".join(shown.split())
     assert "nn.LSTM" not in shown  # another model than the quickstart's: its record does not compare
-    text = shown.partition("Text that it writes:\n")[2].partition("\n\n")[0]
+    text = shown.partition("Sample:\n")[2].partition("\n\n")[0]
     assert len(text.splitlines()) >= 3
     assert all(line.startswith("  ") and len(line) <= 40 for line in text.splitlines())
     assert f"pru page '{run.path}'\n" in shown
@@ -62,5 +64,5 @@ def test_a_finished_run_is_shown_from_its_record(
     before = (run.path / "scores.json").stat().st_mtime_ns
     monkeypatch.setattr(Evaluation, "score", None)
     show_ending(run)
-    assert "word pairs" in capsys.readouterr().out
+    assert "Kneser-Ney bigram" in capsys.readouterr().out
     assert (run.path / "scores.json").stat().st_mtime_ns == before

@@ -43,7 +43,7 @@ STEPS: list[tuple[tuple[object, ...], int, str]] = [
     (("train", "--text", "boook.txt"), 2, "there is no file or folder boook.txt"),
     (("train", "--text", "book.txt", *QUICK), 0, "What to do next"),
     (("generate", "runs/book-1", "--prompt", "The cat", "--words", 8), 0, "The cat"),
-    (("generate", "runs/book-1", "--prompt", "Zebras", "--words", 8), 0, "not in the vocabulary"),
+    (("generate", "runs/book-1", "--prompt", "Zebras", "--words", 8), 0, "outside the vocabulary"),
     (("evaluate", "runs/book-1", "--split", "test"), 0, "perplexity"),
     (("evaluate", "runs/book-1", "--text", "other.txt"), 0, "read as <unk>"),
     (("evaluate", "runs"), 2, "name a run inside it: runs/book-1"),
@@ -51,7 +51,7 @@ STEPS: list[tuple[tuple[object, ...], int, str]] = [
     (("train", "--corpus", "mine", "--unit", "lstm", "--name", "lstm", *QUICK), 0, "this LSTM"),
     (("sweep", "--corpus", "mine", "--unit", "pru,lstm", *QUICK), 0, "lower is better"),
     (("report", "runs/book-1", "runs/lstm"), 0, "unit=lstm"),
-    (("resume", "runs/book-1"), 0, "What to do next"),
+    (("resume", "runs/book-1"), 0, "nothing to resume"),
     (("recipes", "ptb"), 0, "ptb-awd-pru-g4"),
     (("settings",), 0, "learning_rate"),
 ]

@@ -59,8 +59,8 @@ def test_lines_where_there_is_no_terminal(dumb: bool, monkeypatch: pytest.Monkey
     text = shown(200 if dumb else 30, terminal=dumb, dumb=dumb)
     assert text.splitlines() == [
         "epoch 3/500: 9,123 tokens/s, loss 4.50, perplexity 90.02, 2:03 h left",
-        "epoch 3 of 500: perplexity 90.02 in training, 99.48 in validation with averaged weights, "
-        "the best so far (0 s)",
+        "epoch 3 of 500: perplexity 90.02 in training, 99.48 in validation, the best so far",
+        "epoch 3: validation stopped improving; averaging weights from here on",
         "epoch 4/500: 9,123 tokens/s, loss 4.50, perplexity 90.02, 2:03 h left",
     ]
 
@@ -71,10 +71,13 @@ def test_of_many_short_epochs_every_tenth_has_a_line(monkeypatch: pytest.MonkeyP
     with TrainingView(Console(file=file, width=200)) as view:
         for epoch in range(1, 51):
             view(replace(EPOCH, epoch=epoch, epochs=50, stop_reason="all epochs done" if epoch == 50 else ""))
-        view(replace(EPOCH, epoch=21, epochs=50, stop_reason="time is up"))
+        view(replace(EPOCH, epoch=21, epochs=50, step=343, stop_reason="time is up"))
     lines = file.getvalue().splitlines()
     assert [line.split()[1] for line in lines[:-1]] == ["10", "20", "30", "40", "50", "21"]
-    assert lines[-1] == "training ends here: time is up"
+    assert lines[-1] == (
+        "time is up after 50% of epoch 21. This run is complete; to train longer, start a new one with a "
+        "larger --minutes"
+    )
 
 
 def test_a_warning_has_a_line_of_its_own_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:

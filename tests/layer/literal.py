@@ -2,7 +2,7 @@
 
 Nothing here comes from the package. A layer is given by its settings and by its weights under the
 names of its ``state_dict``; sizes of levels and groups are worked out again. Gates stand in the order
-input, forget, content, output.
+input, forget, cell, output.
 """
 
 from __future__ import annotations

@@ -50,6 +50,7 @@ PARTS = (
     "lm.seal",
     "lm.metrics",
     "lm.progress",
+    "lm.corpora",
     "lm.config",
     "lm.recipe",
     "lm.data",

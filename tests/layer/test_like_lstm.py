@@ -222,7 +222,7 @@ def test_convert_lstm_keeps_the_function():
     torch.testing.assert_close(converted["encoder"]["rnn"](x), lstms["encoder"]["rnn"](x))
     assert [type(part) for part in converted.modules() if isinstance(part, PRU)] == [PRU, PRU]
     assert not any(isinstance(part, nn.LSTM) for part in converted.modules())
-    assert [line.partition(":")[0] for line in lines] == ["encoder.rnn", "decoder", "all"]
+    assert [line.partition(":")[0] for line in lines] == ["encoder.rnn", "decoder", "total"]
 
 
 def test_convert_lstm_with_options_reports_fewer_parameters():
@@ -232,8 +232,16 @@ def test_convert_lstm_with_options_reports_fewer_parameters():
     assert (rnn.levels, rnn.groups, rnn.num_layers, rnn.batch_first, rnn.training) == (2, 2, 2, True, False)
     assert rnn.weight_hh_l0.dtype == torch.float64
     before, after = (sum(p.numel() for p in one.parameters()) for one in (model(), converted))
-    assert lines[-1] == f"all: {before:,} -> {after:,} parameters"
+    assert lines[-1] == f"total: {before:,} -> {after:,} parameters"
     assert after < 0.7 * before
+
+
+def test_convert_lstm_without_an_lstm_and_with_sizes_that_do_not_fit():
+    lines: list[str] = []
+    convert_lstm(nn.Linear(3, 3), report=lines.append)
+    assert lines == ["no nn.LSTM found; the model is unchanged"]
+    with pytest.raises(PRUError, match=r"^encoder\.rnn: groups=5 does not divide hidden_size="):
+        convert_lstm(model(), groups=5, report=None)
 
 
 def test_convert_lstm_of_shared_layers_subclasses_and_a_lone_lstm(capsys: pytest.CaptureFixture[str]):

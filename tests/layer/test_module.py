@@ -30,13 +30,13 @@ VARIANTS = [
 @pytest.mark.parametrize(
     ("arguments", "options", "text"),
     [
-        ((8, 8), {}, "PRU(8, 8, levels=2, groups=4, residual in layers [0])"),
-        ((8, 12, 3), {}, "PRU(8, 12, num_layers=3, levels=2, groups=4, residual in layers [1, 2])"),
-        ((8, 8, 2), {"bidirectional": True}, "residual in layers [0])"),
-        ((8, 8, 2), {"residual": False}, "no residual)"),
-        ((8, 12), {"residual": "auto"}, "no residual)"),
-        ((8, 8), {"input_transform": "linear", "residual": True}, "residual in layers [0])"),
-        ((8, 8), {"input_transform": "grouped"}, "no residual)"),
+        ((8, 8), {}, "PRU(8, 8, levels=2, groups=4, residual=True)"),
+        ((8, 12, 3), {}, "PRU(8, 12, num_layers=3, levels=2, groups=4, residual=(False, True, True))"),
+        ((8, 8, 2), {"bidirectional": True}, "residual=(True, False))"),
+        ((8, 8, 2), {"residual": False}, "residual=False)"),
+        ((8, 12), {"residual": "auto"}, "residual=False)"),
+        ((8, 8), {"input_transform": "linear", "residual": True}, "residual=True)"),
+        ((8, 8), {"input_transform": "grouped"}, "residual=False)"),
         ((8, 8), {"weight_drop": 0.5, "pooling": "max"}, "weight_drop=0.5"),
         ((8, 8), {"weight_drop": 0.5, "pooling": "max"}, "pooling='max'"),
         (
@@ -60,7 +60,7 @@ def test_repr_of_a_subclass_with_its_own_arguments():
         def __init__(self, size: int) -> None:
             super().__init__(size, size, levels=2, groups=4)
 
-    assert repr(Small(8)) == "Small(8, 8, levels=2, groups=4, residual in layers [0])"
+    assert repr(Small(8)) == "Small(8, 8, levels=2, groups=4, residual=True)"
 
 
 def test_residual_per_layer():
@@ -153,11 +153,11 @@ def test_autocast_converts_no_whole_numbers():
     """A cell state of whole numbers would be given back as whole numbers."""
     pru, x, states = PRU(8, 16, levels=2, groups=4), torch.randn(4, 3, 8), torch.zeros(1, 3, 16)
     with torch.autocast("cpu", torch.bfloat16):
-        with pytest.raises(PRUError, match=r"input has dtype torch.int64 and the weights torch.float32"):
+        with pytest.raises(PRUError, match=r"input has dtype torch.int64; convert it to torch.float32"):
             pru(x.long())
-        with pytest.raises(PRUError, match=r"h_0 has dtype torch.int64 and the weights torch.float32"):
+        with pytest.raises(PRUError, match=r"h_0 has dtype torch.int64; convert it to torch.float32"):
             pru(x, (states.long(), states))
-        with pytest.raises(PRUError, match=r"c_0 has dtype torch.bool and the weights torch.float32"):
+        with pytest.raises(PRUError, match=r"c_0 has dtype torch.bool; convert it to torch.float32"):
             pru(x, (states, states.bool()))
 
 
@@ -177,7 +177,7 @@ def test_autocast_leaves_float64_alone():
 def test_meta_has_no_autocast():
     pru = PRU(8, 16, weight_drop=0.5, device="meta", levels=2, groups=4)
     assert pru(torch.empty(4, 3, 8, device="meta"))[0].shape == (4, 3, 16)
-    with pytest.raises(PRUError, match=r"input has dtype torch.float64 and the weights torch.float32"):
+    with pytest.raises(PRUError, match=r"input has dtype torch.float64, but the weights have torch.float32"):
         pru(torch.empty(4, 3, 8, device="meta", dtype=torch.float64))
 
 

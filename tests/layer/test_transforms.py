@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from torch_pru import PRU, GroupedLinear, PyramidalTransform
+from torch_pru import PRU, GroupedLinear, PRUError, PyramidalTransform
+from torch_pru import pooling as pooling_module
 from torch_pru.options import split_levels
 
 from .comparing import paper
@@ -186,3 +187,13 @@ def test_parameters_of_the_language_models(vocabulary: int, hidden: int, groups:
     layers = [PRU(n, m, groups=groups, device="meta", levels=2) for n, m in itertools.pairwise(sizes)]
     total = vocabulary * 400 + vocabulary + sum(p.numel() for layer in layers for p in layer.parameters())
     assert total / 1e6 == pytest.approx(millions, abs=0.006)
+
+
+def test_every_pooling_has_a_case_and_is_documented():
+    assert pooling_module.POOLINGS == POOLINGS
+    for name in POOLINGS:
+        assert pooling_module.subsample(torch.randn(2, 8), name, 3, torch.randn(3)).shape == (2, 4)
+        for layer in (PRU, PyramidalTransform):
+            assert f'``"{name}"``' in str(layer.__doc__)
+    with pytest.raises(PRUError, match="no case for pooling='median'"):
+        pooling_module.subsample(torch.randn(2, 8), "median", 3)

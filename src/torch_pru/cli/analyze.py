@@ -1,4 +1,4 @@
-"""``pru analyze``: the paper's figures for one's own runs."""
+"""``pru analyze``: the paper's figures for any runs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def analyze(
     sentence: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="TEXT",
             help="Sentence for saliency, with the word to predict in brackets; may be repeated.",
-            show_default="the paper's five, or some of the validation text",
+            show_default="the paper's five, or sentences of the validation text",
         ),
     ] = None,
     top1: Annotated[
@@ -40,10 +41,10 @@ def analyze(
 ) -> None:
     """Draw the paper's analyses of runs.
 
-    Writes figures (SVG and PNG), their numbers (JSON) and one HTML page. What cannot be made is left out, and
-    the page says what is missing.
+    Writes figures (SVG and PNG), their numbers (JSON) and one HTML page. Analyses that cannot be made are
+    left out, and the page says why.
 
-    Curves and sweep need no weights, so copies of run folders without weights are enough for them.
+    curves and sweep need no weights, so copies of run folders without weights are enough for them.
     """
     from torch_pru.analysis import analyze as write_analyses
     from torch_pru.lm.device import choose_device

@@ -1,4 +1,4 @@
-"""The commands put together, and what becomes of errors."""
+"""All commands, and how errors are shown."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from torch_pru.cli import (
     train,
     verify,
 )
+from torch_pru.cli.command import Command
 from torch_pru.cli.console import complain, rank, show_warning
 from torch_pru.errors import PRUError, SharedError
 
@@ -41,7 +42,7 @@ class Commands(TyperGroup):
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = show_warning
-                # PyTorch sets the context itself, and says so where a backward pass begins with a product.
+                # PyTorch sets the context itself, and warns if a backward pass starts with a product.
                 warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA")
                 return super().invoke(ctx)
         except BrokenPipeError:
@@ -56,7 +57,7 @@ class Commands(TyperGroup):
 
 
 NO_MEMORY = ("DefaultCPUAllocator: ", "Storage size calculation overflowed")
-"""What PyTorch says, in a plain RuntimeError, where a tensor is too large for the memory of a CPU."""
+"""PyTorch's messages, in a plain RuntimeError, if a tensor is too large for the memory of a CPU."""
 
 
 def status_of(error: Exception) -> int | None:
@@ -81,7 +82,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # its tables cut the names of options short on a narrow terminal
+    rich_markup_mode=None,  # its tables truncate the names of options on a narrow terminal
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -103,7 +104,7 @@ for command in (
     analyze.analyze,
     verify.verify,
 ):
-    app.command()(command)
+    app.command(cls=Command)(command)
 app.command(cls=compare.ManyAgainst)(compare.compare)
 
 
@@ -132,6 +133,6 @@ def main() -> None:
         >>> main()                                                          # doctest: +SKIP
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a dash or a word of a text may be none of the terminal's
+        if isinstance(stream, TextIOWrapper):  # the terminal's encoding may lack a character
             stream.reconfigure(errors="backslashreplace")
     app(prog_name="pru")

@@ -15,12 +15,13 @@ from torch_pru.errors import PRUError
 if TYPE_CHECKING:
     from torch_pru.lm.config import Config
     from torch_pru.lm.data.corpus import Corpus
+    from torch_pru.lm.run import RunFolder
     from torch_pru.lm.training.api import FinetuningRun, InterruptedRun
     from torch_pru.lm.training.driver import RunStart
 
 
 def check_recipes(configs: Sequence[Config], *, texts: bool) -> None:
-    """Settings that do not go together, and, where asked for, a text that is missing or too short."""
+    """Raise for settings that do not go together; with ``texts``, also for a missing or too short text."""
     from torch_pru.lm.data.corpus import load_corpus
 
     read = cache(load_corpus)
@@ -32,11 +33,10 @@ def check_recipes(configs: Sequence[Config], *, texts: bool) -> None:
 
 
 def check_runs(runs: Sequence[Path], start_of: Callable[[Path], RunStart]) -> None:
-    """All that can be found out about several runs without beginning with one; of a single one, nothing:
-    it finds its mistakes at once.
+    """Check several runs before the first one starts. A single run is not checked: it fails at once.
 
     Args:
-        start_of: opens a run, see `opened_to_resume` and `opened_to_finetune`. What it has read is let go
+        start_of: opens a run, see `opened_to_resume` and `opened_to_finetune`. What it has read is freed
             before the next one is opened.
     """
     from torch_pru.lm.data.corpus import load_corpus
@@ -47,7 +47,7 @@ def check_runs(runs: Sequence[Path], start_of: Callable[[Path], RunStart]) -> No
     for run in runs:
         with named(str(run)):
             if run.resolve() in seen:
-                raise PRUError("the run is given twice; name each run once")
+                raise PRUError("the run is given twice; give each run once")
             seen.add(run.resolve())
             start = start_of(run)
             check_settings(start.config)
@@ -56,8 +56,14 @@ def check_runs(runs: Sequence[Path], start_of: Callable[[Path], RunStart]) -> No
             check_text(start.config, corpus)
 
 
+def is_finished(run: RunFolder) -> bool:
+    """Whether training has reached its end."""
+    checkpoint = run.checkpoint()
+    return checkpoint is not None and bool(checkpoint.state["finished"])
+
+
 def opened_to_resume(run: Path) -> InterruptedRun:
-    """A run that can be gone on with: nobody else is at work on it, and a checkpoint is whole."""
+    """A run that can be resumed: no other process uses it, and it has an intact checkpoint."""
     from torch_pru.lm.run import locked
     from torch_pru.lm.training.api import InterruptedRun
 
@@ -70,7 +76,7 @@ def opened_to_resume(run: Path) -> InterruptedRun:
 
 
 def opened_to_finetune(run: Path, overrides: dict[str, str]) -> FinetuningRun:
-    """A run that can be finetuned with these settings, into a folder that can be written."""
+    """A run that can be finetuned with these settings, into a writable folder."""
     from torch_pru.lm.training.api import FinetuningRun
 
     start = FinetuningRun(run, overrides=overrides)
@@ -99,7 +105,7 @@ def check_text(config: Config, corpus: Corpus) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be made or written, without making it.
+    """Raise if a folder cannot be created or written; nothing is created.
 
     Example:
         >>> check_writable(Path("runs/quickstart-1"))
@@ -115,7 +121,7 @@ def check_writable(folder: Path) -> None:
 
 @contextmanager
 def named(name: str) -> Iterator[None]:
-    """Mistakes begin with what they are a mistake of: one of several."""
+    """Errors raised inside begin with this name, to tell which of several runs failed."""
     try:
         yield
     except PRUError as error:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
-from typer.core import TyperCommand
 
 from torch_pru.cli.checks import check_writable
+from torch_pru.cli.command import Command
 from torch_pru.cli.console import output
 
 if TYPE_CHECKING:
     from torch_pru.lm.compare import RunComparison, ScoredRun
 
 
-class ManyAgainst(TyperCommand):
+class ManyAgainst(Command):
     """Lets ``--against`` take several runs: ``--against A B`` is ``--against A --against B``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -54,7 +54,7 @@ def compare(
     split: Annotated[str, typer.Option(help="valid or test.")] = "test",
     method: Annotated[str, typer.Option(help="static, dynamic or cache.")] = "static",
     margin: Annotated[
-        float, typer.Option(help="Differences in perplexity below this count as equivalent.")
+        float, typer.Option(help="Smaller differences in perplexity count as equivalent.")
     ] = 0.5,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write comparison.json and a figure there.")

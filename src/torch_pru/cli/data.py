@@ -10,48 +10,47 @@ import typer
 from torch_pru.cli.console import output, say
 from torch_pru.cli.progress import bar
 from torch_pru.errors import PRUError, nearest
+from torch_pru.lm.corpora import BUILT_IN, CORPORA
 
 if TYPE_CHECKING:
     from torch_pru.lm.data import PreparedText
 
 TOKENS_HELP = "How to split the text into tokens: words, cased-words, characters, spaces or auto."
-VOCABULARY_HELP = "Keep at most N different tokens; the others become <unk>."
+VOCABULARY_HELP = "Keep the N most frequent tokens at most; all others become <unk>."
 
 
 def data(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="ptb, wikitext-2, or a name for text of your own.")
+        str,
+        typer.Argument(metavar="NAME", help=f"{', '.join(CORPORA)}, or a name for your own text."),
     ],
     source: Annotated[
         list[Path] | None,
         typer.Option(
             "--from",
             metavar="PATH",
-            help="Your text: a file or a folder; may be repeated. For ptb and "
-            "wikitext-2, a folder with a copy.",
+            help="Your text: a file or a folder; may be repeated. For a published corpus, a folder with it.",
         ),
     ] = None,
     tokens: Annotated[str, typer.Option(metavar="KIND", help=TOKENS_HELP)] = "auto",
     vocabulary: Annotated[int, typer.Option(min=3, metavar="N", help=VOCABULARY_HELP)] = 10_000,
 ) -> None:
-    """Get a corpus or prepare your text.
+    """Download a corpus, or prepare text.
 
-    Prepared text is used by its name: pru train --corpus NAME. It is kept in $PRU_DATA, or in your cache
-    folder. For a single run, pru train --text FILE does both steps.
+    Train on it with pru train --corpus NAME. It is stored in $PRU_DATA, or in your cache folder. For a single
+    run, pru train --text FILE does both steps.
 
-    ptb and wikitext-2 must be the published text, byte for byte.
+    A copy of a published corpus must be the published text, byte for byte.
     """
-    from torch_pru.lm.data.sources import CORPORA
-
     console = output()
-    if name in (*CORPORA, "king-james"):
+    if name in (*CORPORA, BUILT_IN):
         published(name, source or [])
         return
     if not source:
         hint = nearest(name, CORPORA)
         raise PRUError(
-            f"{name!r} is not a published corpus{hint or '; ptb and wikitext-2 are'}; "
-            f"to prepare your own text, add --from FILE"
+            f"{name!r} is not a published corpus ({', '.join(CORPORA)}){hint}; to prepare your own text, add "
+            f"--from FILE"
         )
     text = prepared(source, name, tokens, vocabulary)
     for line in description(text):
@@ -74,7 +73,7 @@ def published(name: str, source: list[Path]) -> None:
     console = output()
     console.print(f"{name} is at {folder}", soft_wrap=True)
     counts = [f"{split} {len(corpus.split(split)):,}" for split in ("train", "valid", "test")]
-    console.print(f"{', '.join(counts)} tokens; {len(corpus.vocabulary):,} words", soft_wrap=True)
+    console.print(f"{', '.join(counts)} tokens; vocabulary: {len(corpus.vocabulary):,}", soft_wrap=True)
 
 
 def prepared(source: list[Path], name: str | None, tokens: str, vocabulary: int) -> PreparedText:
@@ -86,17 +85,23 @@ def prepared(source: list[Path], name: str | None, tokens: str, vocabulary: int)
 
 
 def description(text: PreparedText) -> list[str]:
-    """A prepared text in a few lines."""
+    """A prepared text in a few lines: its files, its parts and its vocabulary."""
+    parts = {"train": "training", "valid": "validation", "test": "test"}
+    counts = ", ".join(f"{text.tokens[split]:,} {part}" for split, part in parts.items())
+    return [
+        split_line(text),
+        f"tokens: {counts}",
+        f"vocabulary: {text.types:,}; {text.unknown_share('valid'):.1%} of validation tokens are outside it "
+        f"(<unk>)",
+    ]
+
+
+def split_line(text: PreparedText) -> str:
+    """The files of a prepared text, and how they were split into tokens."""
     from torch_pru.lm.data import TOKENIZERS
 
     files = text.sources[0] if len(text.sources) == 1 else f"{len(text.sources):,} files"
-    parts = {"train": "to train on", "valid": "for validation", "test": "for testing"}
-    counts = ", ".join(f"{text.tokens[split]:,} {use}" for split, use in parts.items())
-    return [
-        f"{files} ({in_bytes(text.size)}): {text.reason or f'split into {TOKENIZERS[text.tokenizer]}'}",
-        f"tokens: {counts}; {text.types:,} different ones; {text.unknown_share('valid'):.1%} of the "
-        f"validation part are rare and read as <unk>",
-    ]
+    return f"{files} ({in_bytes(text.size)}): {text.reason or f'split into {TOKENIZERS[text.tokenizer]}'}"
 
 
 def in_bytes(size: int) -> str:

@@ -1,8 +1,9 @@
-"""What a run on the built-in text, or on text of one's own, shows at its end."""
+"""The end of a run on the built-in text or on the user's own: scores, a sample, and the next commands."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import textwrap
 from collections.abc import Iterator
 from itertools import islice
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 LSTM_RECORD = Path(__file__).parents[1] / "lm" / "recipes" / "quickstart-lstm.json"
 """Scores of ``pru train quickstart --unit lstm``, kept so that every quickstart can show them."""
 
+BASELINE = "Kneser-Ney bigram (baseline)"
 MOST_COUNTED = 5_000_000  # training tokens; counting the pairs of a longer text takes too much memory
 
 
@@ -32,19 +34,34 @@ def show_ending(run: RunFolder) -> None:
 
     console = output()
     work = Evaluation(run, run.config.training.device, progress_bar=bar)
-    rows = {f"this {run.config.model.kind.upper()}": own_scores(work)}
-    notes = []
+    own = own_scores(work)
+    rows, notes = {f"this {run.config.model.kind.upper()}": own}, []
     if is_quickstart(run) and (record := lstm_record()):
         rows["nn.LSTM *"] = record["perplexity"]
-        notes = [f"* trained earlier with the same settings; {record['parameters']:,} parameters"]
+        notes.append(f"* trained earlier with the same settings; {record['parameters']:,} parameters")
     if len(work.corpus.train) <= MOST_COUNTED:
-        rows["word pairs, counted"] = counted_scores(work)
+        rows[BASELINE] = counted_scores(work)
+        if own["valid"] > rows[BASELINE]["valid"]:
+            notes.append(
+                "This model is worse than the baseline, which only counts word pairs: train longer (a larger "
+                "--minutes or --epochs), or on more text."
+            )
+    else:
+        notes.append(
+            f"No {BASELINE} is shown: counting the word pairs of more than {MOST_COUNTED:,} training tokens "
+            f"takes too much memory."
+        )
+    if (columns := run.config.training.valid_batch) > 1:
+        notes.append(
+            f"Scored in one piece, over every token. Validation during training reads {columns} columns in "
+            f"parallel, so its perplexity differs."
+        )
     console.print(table_of(rows))
     for note in notes:
         say(console, note)
     words = generate(work.model, run.vocabulary, temperature=0.8, seed=run.config.training.seed)
     tokenizer = tokenizer_of(run.config.data)
-    console.print("\nText that it writes:")
+    console.print("\nSample:")
     for sentence in islice(sentences(words), 3):
         lines = textwrap.wrap(tokenizer.join(sentence), max(20, console.width - 2))
         console.print("\n".join(f"  {line}" for line in lines), soft_wrap=True)
@@ -114,16 +131,24 @@ def next_steps(run: RunFolder) -> list[tuple[str, str]]:
     prompt = ' --prompt "In the beginning"' if corpus == "king-james" else ""
     steps = [
         (pru_command("page", run.path), "opens a page on which it reads along as you type"),
-        (f"{pru_command('generate', run.path)}{prompt} --temperature 0.8", "writes more text"),
+        (f"{pru_command('generate', run.path)}{prompt} --temperature 0.8", "generates more text"),
         (
             f"{pru_command('evaluate', run.path)} --split test --cache",
-            "scores it with a memory of recent words",
+            "test perplexity with a cache of recent words",
         ),
     ]
     if corpus == "king-james":
-        return [*steps, ("pru train --text FILE", "learns a text of your own")]
-    other, purpose = ("lstm", "an LSTM") if run.config.model.kind == "pru" else ("pru", "a PRU")
-    return [*steps, (f"pru train --corpus {corpus} --unit {other}", f"trains {purpose} to compare with")]
+        return [*steps, ("pru train --text FILE", "trains on your own text")]
+    settings = shlex.quote(str(run.path / "config.toml"))  # all settings of this run, its time limit too
+    if run.config.model.kind == "pru":
+        other, purpose = "--unit lstm", "an LSTM"
+    else:
+        groups = " --groups 4" if all(size % 4 == 0 for size in run.config.model.hidden) else ""
+        other, purpose = f"--unit pru{groups}", "a PRU"
+    return [
+        *steps,
+        (f"pru train {settings} {other}", f"trains {purpose} with the same settings, to compare"),
+    ]
 
 
 def sentences(words: Iterator[str]) -> Iterator[list[str]]:

@@ -25,7 +25,7 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Score this file instead, split into tokens as the run's corpus was.",
+            help="Score this file instead of a split; it is split into tokens as the run's corpus was.",
         ),
     ] = None,
     dynamic: Annotated[
@@ -40,17 +40,18 @@ def evaluate(
     tune: Annotated[
         bool,
         typer.Option(
-            "--tune", help="First choose the settings of both on the validation text, and record them."
+            "--tune",
+            help="First tune the settings of --dynamic and --cache on the validation text, and record them.",
         ),
     ] = False,
     tune_tokens: Annotated[
         int | None,
         typer.Option(
-            min=2, help="Validation tokens that --tune reads for each setting.", show_default="30000"
+            min=2, help="Validation tokens that --tune scores with each setting.", show_default="30000"
         ),
     ] = None,
     batch: Annotated[
-        int, typer.Option(min=1, help="Pieces of text read side by side; scores are recorded at 1.")
+        int, typer.Option(min=1, help="Columns that are read in parallel; only scores at 1 are recorded.")
     ] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     precision: Annotated[
@@ -59,9 +60,10 @@ def evaluate(
     ] = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score a text with a run.
+    """Measure the perplexity of a text.
 
-    Prints the perplexity of the run's best weights over every token but the first.
+    The text is a split of the run's corpus or a file. Prints the perplexity of the run's best weights over
+    every token but the first.
 
     Scores of a split at batch 1 are recorded in the run's scores.json, for pru report.
     """
@@ -101,13 +103,13 @@ def check_options(
     if split is not None:
         check_choice("--split", split, ("valid", "test"))
     if split is not None and text is not None:
-        raise PRUError("--split and --text exclude each other: give a split of the run's corpus or a file")
+        raise PRUError("--split and --text exclude each other; give one of them")
     if tune and not methods:
-        raise PRUError("--tune chooses the settings of --dynamic or --cache; give one of them")
+        raise PRUError("--tune needs --dynamic or --cache, whose settings it chooses")
     if tune_tokens is not None and not tune:
-        raise PRUError(f"--tune-tokens {tune_tokens} says how much --tune reads; give --tune too")
+        raise PRUError(f"--tune-tokens {tune_tokens} has no effect without --tune; give --tune too")
     if methods and batch != 1:
-        raise PRUError(f"--batch {batch}: --{methods[0]} reads the text in one piece; leave out --batch")
+        raise PRUError(f"--{methods[0]} reads the text in one piece, so --batch must be 1; leave out --batch")
 
 
 def keep(work: Evaluation, split: str = "", found: Mapping[str, dict[str, Any]] | None = None) -> None:
@@ -119,7 +121,7 @@ def keep(work: Evaluation, split: str = "", found: Mapping[str, dict[str, Any]] 
         return
     for method in stay:
         kept = work.scores.results[method][split].get("precision", "float32")
-        line = f"{split}, {method}: the run keeps its score in {kept}, not this one in {work.precision}"
+        line = f"{split}, {method}: not recorded in {work.precision}; the run keeps its score in {kept}"
         messages().print(line, soft_wrap=True)
 
 
@@ -150,15 +152,27 @@ def show(
     table = Table(box=None, pad_edge=False)
     table.add_column("", overflow="fold")
     for name in formats:
-        table.add_column("nats" if name == "nll" else name, justify="right", no_wrap=True)
+        table.add_column("nats/token" if name == "nll" else name, justify="right", no_wrap=True)
     for method, entry in found.items():
         table.add_row(f"{text}, {method}", *(form(entry[name]) for name, form in formats.items()))
     console.print(table)
     for method, entry in found.items():
         if "settings" in entry:
-            values = ", ".join(f"{name} {value:g}" for name, value in entry["settings"].items())
+            values = ", ".join(setting_in_words(*one) for one in entry["settings"].items())
             origin = "tuned on validation" if method in tuned else "published defaults, not tuned"
             say(console, f"{method}: {values} ({origin})")
     if unknown is not None and unknown[0]:
         share = f"{unknown[0]:,} of {unknown[1]:,} words ({unknown[0] / unknown[1]:.1%})"
-        say(console, f"not in the vocabulary, so read as <unk>: {share}")
+        say(
+            console, f"{share} are outside the vocabulary and read as <unk>; <eos> is a token, but not a word"
+        )
+
+
+def setting_in_words(name: str, value: float) -> str:
+    """A setting of dynamic evaluation or of the cache; the glossary explains them.
+
+    Example:
+        >>> setting_in_words("theta", 2.0), setting_in_words("window", 500)
+        ('theta 2', 'memory of 500 words')
+    """
+    return f"memory of {value:g} words" if name == "window" else f"{name.replace('_', ' ')} {value:g}"

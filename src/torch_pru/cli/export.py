@@ -16,10 +16,10 @@ TARGETS = {"hf": ("transformers",), "onnx": ("onnxscript", "onnxruntime")}
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; new or empty.")],
-    to: Annotated[str, typer.Option(help="hf: Hugging Face Transformers; onnx: ONNX.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder to write to.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="hf: Hugging Face Transformers; onnx: ONNX.")],
 ) -> None:
-    """Export a run for another program.
+    """Export a run to another format.
 
     Writes the best weights, the vocabulary and a model card (README.md).
     """
@@ -33,7 +33,7 @@ def export(
         if find_spec(package) is None:
             raise PRUError(f"--to {to} needs {package}; pip install 'torch-pru[{to}]'")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise PRUError(f"{folder} is not an empty folder; name another one, or remove what is in it")
+        raise PRUError(f"{folder} is not an empty folder; give another one, or remove its files")
     opened = RunFolder.open(run)
     if to == "hf":
         from torch_pru.hf.export import export_run

@@ -14,37 +14,42 @@ from torch_pru.cli.console import messages, output
 
 def generate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    prompt: Annotated[str, typer.Option(help="Text to continue.")] = "",
+    prompt: Annotated[str, typer.Option(metavar="TEXT", help="Text to continue.")] = "",
     words: Annotated[
-        int, typer.Option(min=1, help="At most this many tokens; punctuation and line breaks count.")
+        int, typer.Option(min=1, help="Maximum number of tokens, including punctuation and line breaks.")
     ] = 100,
-    count: Annotated[int, typer.Option(min=1, help="How many texts to write.")] = 1,
+    count: Annotated[int, typer.Option(min=1, help="Number of texts.")] = 1,
     until: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Stop each text after the first TEXT, such as '.'")
+        str | None, typer.Option(metavar="TEXT", help="End each text after the first TEXT, such as '.'")
     ] = None,
     temperature: Annotated[
         float,
-        typer.Option(help="Below 1: safer words; above 1: more surprising ones; 0: always the likeliest."),
+        typer.Option(
+            help="Below 1: more likely words; above 1: more surprising ones; 0: always the likeliest."
+        ),
     ] = 1.0,
-    top_k: Annotated[int | None, typer.Option(help="Choose from the k likeliest words only.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(metavar="K", help="Draw from the K likeliest words only.")
+    ] = None,
     top_p: Annotated[
-        float, typer.Option(help="Choose from the likeliest words whose probabilities add up to this.")
+        float,
+        typer.Option(metavar="P", help="Draw from the likeliest words whose probabilities add up to P."),
     ] = 1.0,
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same text.")
     ] = None,
     unknown: Annotated[
-        bool, typer.Option("--unknown", help="Allow <unk>, which stands for every rare word.")
+        bool, typer.Option("--unknown", help="Allow <unk>, the token for words outside the vocabulary.")
     ] = False,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Show the model's tokens, with a space between them.")
+        bool, typer.Option("--raw", help="Print the model's tokens, separated by spaces.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
 ) -> None:
-    """Write text with a trained model.
+    """Generate text with a trained model.
 
-    Words appear as they are generated. Spaces and capitals are put where people put them; --raw shows the
-    tokens as they are.
+    Words are printed as they are generated. Spacing and capitalization are restored; --raw prints the tokens
+    unchanged.
     """
     from torch_pru.lm.data import tokenizer_of
     from torch_pru.lm.data.tokenizer import raw_pieces
@@ -72,7 +77,7 @@ def generate(
             unknown=unknown,
         )
         if number == 0 and (unread := ", ".join(word for word in given if word not in vocabulary)):
-            messages().print(f"not in the vocabulary, so read as <unk>: {unread}", soft_wrap=True)
+            messages().print(f"outside the vocabulary, read as <unk>: {unread}", soft_wrap=True)
         with autocast(usable_precision(folder.config.training.precision, chosen, model), chosen):
             written = chain(given, islice(tokens, words))
             pieces = raw_pieces(written) if raw else tokenizer.pieces(written, sentence_case=case)

@@ -35,16 +35,50 @@ def header(config: Config, corpus: Corpus, folder: Path, speed: float | None) ->
     where = (
         f"CPU, {count(torch.get_num_threads(), 'thread')}" if device.type == "cpu" else device_name(device)
     )
-    seconds = expected_seconds(config, corpus, speed)
-    time = "" if seconds is None else f", about {duration(seconds)} here"
-    limit = f", at most {duration(60 * config.training.minutes)}" if config.training.minutes else ""
     return [
-        f"text:   {config.data.corpus}, {len(corpus.train):,} training tokens, vocabulary of {size:,}",
+        f"text:   {config.data.corpus}, {len(corpus.train):,} training tokens, vocabulary: {size:,}",
         f"model:  {model_in_words(config)}, {in_millions(counts.total)} parameters",
         f"device: {where}",
-        f"plan:   {epochs_in_words(config)}{time}{limit}",
-        f"run:    {folder} (seed {config.training.seed}); stop with Ctrl-C, continue with pru resume",
+        f"plan:   {plan_in_words(config, len(corpus.train), speed)}",
+        f"run:    {folder} (seed {config.training.seed}); Ctrl-C stops and saves it, pru resume continues it",
     ]
+
+
+def plan_in_words(config: Config, tokens: int, speed: float | None) -> str:
+    """How much is trained, and how long it takes on this machine.
+
+    Args:
+        config: of the run.
+        tokens: of the training text.
+        speed: tokens per second, or None if it was not measured.
+
+    Example:
+        >>> from torch_pru.lm.recipe import load_recipe
+        >>> config = load_recipe("quickstart", {"epochs": "30", "minutes": "2"})
+        >>> plan_in_words(config, tokens=100_000, speed=50_000.0)
+        '30 epochs, about 60 s on this machine, limited to 2:00 min of training'
+        >>> plan_in_words(config, tokens=100_000, speed=10_000.0)
+        'up to 30 epochs, limited to 2:00 min of training (about 12 epochs on this machine)'
+        >>> plan_in_words(config, tokens=10_000_000, speed=50_000.0).partition("; ")[0]
+        'limited to 2:00 min of training, enough for about 60% of the text'
+    """
+    epochs, limit = config.training.epochs, 60 * config.training.minutes
+    limited = f"limited to {duration(limit)} of training"
+    if speed is None:
+        return epochs_in_words(config) + (f", {limited}" if limit else "")
+    seconds = epochs * tokens / speed
+    if not limit or seconds <= limit:
+        plan = f"{epochs_in_words(config)}, about {duration(seconds)} on this machine"
+        return f"{plan}, {limited}" if limit else plan
+    passes = limit * speed / tokens
+    if passes < 1:
+        return (
+            f"{limited}, enough for about {passes:.0%} of the text; a larger --minutes reads more of it, a "
+            f"shorter text is read several times"
+        )
+    return (
+        f"up to {count(epochs, 'epoch')}, {limited} (about {count(round(passes), 'epoch')} on this machine)"
+    )
 
 
 def expected_seconds(config: Config, corpus: Corpus, speed: float | None) -> float | None:

@@ -15,7 +15,7 @@ MOST_RUNS = 2
 
 
 def page(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="A run folder, or two to compare.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="A run folder, or two to compare.")],
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write the page to this folder, new or empty, for any web server."),
@@ -30,11 +30,11 @@ def page(
         bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
     ] = True,
 ) -> None:
-    """Open a page on which a model reads along as you type.
+    """Try models on a web page.
 
-    The page suggests the next word, shows how surprised the model was by each word, and looks inside its
-    units. It runs in the browser, without a network: nothing you write leaves the machine. Without --out it
-    is served on this machine until Ctrl-C.
+    The page reads along as you type: it suggests the next word, shows how surprised the model was by each
+    word, and looks inside its units. It runs in the browser, without a network: nothing you write leaves the
+    machine. Without --out it is served on this machine until Ctrl-C.
     """
     from importlib.util import find_spec
 

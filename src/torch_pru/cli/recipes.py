@@ -10,34 +10,42 @@ from rich.text import Text
 
 from torch_pru.cli.console import output
 from torch_pru.cli.settings import SET_HELP, parse_settings
+from torch_pru.lm.corpora import CORPORA
 
 if TYPE_CHECKING:
     from torch_pru.lm.config import Config
 
-VOCABULARIES = {"ptb": 10_000, "wikitext-2": 33_278}  # counted without the texts at hand
-
 TRANSFORMS = {"linear": "LT", "grouped": "GLT", "pyramidal": "PT"}
+
+NOTES = (
+    "paper valid, paper test: the paper's perplexities before finetuning",
+    "200-500 epochs: at least 200, at most 500 (early stopping)",
+    "K: levels, g: groups; LT, GLT, PT: linear, grouped and pyramidal transform of context/input",
+)
 
 
 def recipes(
     prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="Only those that begin so: ptb, wt2-awd, ...")
+        str, typer.Argument(metavar="PREFIX", help="Only recipes starting with this: ptb, wt2-awd, ...")
     ] = "",
 ) -> None:
-    """List recipes and the paper's scores."""
+    """List recipes and the paper's scores.
+
+    Recipes whose name ends in -published have the paper's settings; without it, they have our own.
+    """
     from torch_pru.errors import PRUError, nearest
     from torch_pru.lm.recipe import list_recipes, load_recipe
 
     names = [name for name in list_recipes() if name.startswith(prefix)]
     if not names:
-        raise PRUError(f"no recipe begins with {prefix!r}{nearest(prefix, list_recipes())}")
+        raise PRUError(f"no recipe starts with {prefix!r}{nearest(prefix, list_recipes())}")
     console = output()
     table = Table(box=None, pad_edge=False)
     table.add_column("recipe", no_wrap=True, min_width=max(map(len, names)))
     wide = console.width >= 80
-    if wide:  # of all columns this one may be cut short, so it alone is no no_wrap column, only its cells
+    if wide:  # the only column that may be truncated, so only its cells have no_wrap
         table.add_column("model")
-    for heading in ("epochs", "valid", "test") if wide else ("valid", "test"):
+    for heading in ("epochs", "paper\nvalid", "paper\ntest") if wide else ("paper\nvalid", "paper\ntest"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name in names:
         config = load_recipe(name)
@@ -45,7 +53,8 @@ def recipes(
         details = (model, range_of_epochs(config)) if wide else ()
         table.add_row(name, *details, *paper_scores(name))
     console.print(table)
-    console.print("valid, test: the paper's perplexities", style="dim")
+    for note in NOTES if wide else NOTES[:1]:
+        console.print(note, style="dim")
 
 
 def params(
@@ -61,37 +70,53 @@ def params(
     from torch_pru.lm.recipe import load_recipe
 
     config = load_recipe(recipe, parse_settings(settings))
-    words = VOCABULARIES.get(config.data.corpus) or len(load_corpus(config.data.corpus).vocabulary)
-    counts = parameter_counts(skeleton(config.model, config.regularisation, words))
+    name = config.data.corpus
+    size = CORPORA[name].vocabulary_size if name in CORPORA else len(load_corpus(name).vocabulary)
+    counts = parameter_counts(skeleton(config.model, config.regularisation, size))
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_row("embedding", f"{counts.embedding:,}")
     table.add_row("recurrent", f"{counts.recurrent:,}")
-    table.add_row("decoder (tied: what it adds)", f"{counts.decoder:,}")
+    table.add_row("decoder (without the tied embedding)", f"{counts.decoder:,}")
     table.add_row("total", f"{counts.total:,}")
     output().print(table)
 
 
 def describe(config: Config) -> str:
-    """A model in a few words; transforms other than the PRU's own as the paper writes them, context / input.
+    """A model in a few words; transforms other than the PRU's own as the paper writes them, context/input.
 
     Example:
         >>> from torch_pru.lm.recipe import load_recipe
         >>> describe(load_recipe("ptb-pru-g4")), describe(load_recipe("ptb-ablation-lt-lt"))
         ('PRU 1400-1400-400 K=2 g=4', 'PRU 600 LT/LT')
+        >>> describe(load_recipe("ptb-pooling-max")), describe(load_recipe("ptb-awd-lstm-964"))
+        ('PRU 600 K=4 g=1 max', 'LSTM (fused) 964-964-400')
     """
     model = config.model
-    words = [model.kind.upper(), "-".join(str(size) for size in model.hidden)]
-    if model.unit == "pru":
+    fused = model.unit == "fused-lstm" or is_lstm(config)
+    kind = "LSTM (fused)" if fused else model.kind.upper()
+    words = [kind, "-".join(str(size) for size in model.hidden)]
+    if model.unit == "pru" and not fused:
         transforms = (model.context_transform, model.input_transform)
         if transforms != ("grouped", "pyramidal"):
             words.append("/".join(TRANSFORMS[name] for name in transforms))
         words += [f"K={model.levels}"] if "pyramidal" in transforms else []
         words += [f"g={model.groups}"] if "grouped" in transforms else []
+        words += [f"input g={model.input_groups}"] if model.input_groups > 1 else []
+        words += [model.pooling] if model.pooling != "average" else []
+        words += ["no residual"] if model.residual is False and "pyramidal" in transforms else []
     if model.experts > 1:
         words.append(f"{model.experts} softmaxes")
     return " ".join(words)
+
+
+def is_lstm(config: Config) -> bool:
+    """Whether a PRU's settings make it an LSTM, which then runs on the PRU's kernels."""
+    model = config.model
+    transforms = (model.context_transform, model.input_transform)
+    default = transforms == ("grouped", "pyramidal")
+    return model.unit == "pru" and default and model.levels == model.groups == 1 and model.residual is False
 
 
 def range_of_epochs(config: Config) -> str:

@@ -24,13 +24,13 @@ def report(
         ),
     ] = None,
     paper: Annotated[
-        bool, typer.Option("--paper", help="Print the paper's tables, with the runs beside its numbers.")
+        bool, typer.Option("--paper", help="Print the paper's tables with the results of the runs.")
     ] = False,
 ) -> None:
     """Show runs in one table.
 
-    One line per run: what sets it apart from the others, and what it reached. Prints Markdown. Scores are
-    those that `pru evaluate` has written to the run folders.
+    One line per run: the settings in which it differs from the others, its scores, and how it ended. Prints
+    Markdown. Scores are those that `pru evaluate` has recorded.
     """
     from torch_pru.lm.report import report as write_report
     from torch_pru.lm.results import keep as keep_run

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torch_pru.cli.checks import check_runs, opened_to_finetune, opened_to_resume
+from torch_pru.cli.checks import check_runs, is_finished, opened_to_finetune, opened_to_resume
+from torch_pru.cli.console import output, say
 from torch_pru.cli.running import Task, carry_out
 from torch_pru.cli.settings import SET_HELP, parse_settings
+
+if TYPE_CHECKING:
+    from torch_pru.lm.run import RunFolder
 
 
 def resume(
@@ -25,13 +29,30 @@ def resume(
     from torch_pru.lm.run import RunFolder
 
     check_runs(runs, opened_to_resume)
-    opened = [RunFolder.open(run) for run in runs]
+    opened = []
+    for run in map(RunFolder.open, runs):
+        if is_finished(run):
+            say(output(), already_finished(run))
+        else:
+            opened.append(run)
+    if not opened:
+        return
     tasks = [
         Task(run.path, run.config, partial(training.resume, run.path), [f"resuming {run.path}"])
         for run in opened
     ]
     paths = [run.path for run in opened]
     carry_out(tasks, lambda **options: training.resume(paths, **options), "resuming")
+
+
+def already_finished(run: RunFolder) -> str:
+    """What to say of a run that needs no resume."""
+    from torch_pru.lm.metrics import UNFINISHED
+
+    reason = run.stop_reason()  # "not finished" if metrics.jsonl was lost
+    why = "" if reason == UNFINISHED else f" ({reason})"
+    more = "; to train longer, start a new run with a larger --minutes" if reason == "time is up" else ""
+    return f"{run.path} is already finished{why}; nothing to resume{more}"
 
 
 def finetune(

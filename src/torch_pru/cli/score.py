@@ -31,7 +31,7 @@ def score(
         bool,
         typer.Option(
             "--bos/--no-bos",
-            help="Begin after an <eos>. Without it the first word has no score, as in pru evaluate.",
+            help="Start after an <eos>. With --no-bos the first word has no score, as in pru evaluate.",
         ),
     ] = True,
     adapt: Annotated[
@@ -40,15 +40,13 @@ def score(
     cache: Annotated[bool, typer.Option("--cache", help="Remember recent words (continuous cache).")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
 ) -> None:
-    """Score every word of a text.
+    """Print every word's log-probability.
 
-    Prints the log-probability of each word.
+    The text is split into words as the run's corpus is, with <eos> after every line. The columns are the
+    word, its log-probability (natural logarithm), its surprisal in bits, and 1 for a word outside the run's
+    vocabulary. The totals are printed to standard error.
 
-    The text is cut into words as the run's corpus is, with <eos> after every line. The columns are the word,
-    its log-probability (natural logarithm), its surprisal in bits, and 1 for a word that the run does not
-    know. The totals are printed to standard error.
-
-    A text of any length is read in little memory.
+    A text of any length is read in constant memory.
     """
     from torch_pru.lm.evaluation.static import format_perplexity, perplexity
     from torch_pru.lm.scoring import Scorer
@@ -57,10 +55,10 @@ def score(
     line_of = FORMATS[output_format]
     scorer = Scorer.open(run, device=device, adapt=adapt, cache=cache, progress_bar=bar)
     total, count, unknown = 0.0, 0, 0
-    if output_format == "tsv":
-        sys.stdout.write("word\tlog_probability\tsurprisal\tunknown\n")
+    heading = "word\tlog_probability\tsurprisal\tunknown\n" if output_format == "tsv" else ""
     for part in scorer.read_file(STDIN if str(file) == "-" else file, bos=bos):
-        sys.stdout.write("".join(map(line_of, part)))
+        sys.stdout.write(heading + "".join(map(line_of, part)))
+        heading = ""  # printed with the first words, when the file could be opened
         total, count, unknown = total + part.total, count + part.count, unknown + sum(part.unknown)
     if count == 0:
         raise PRUError(f"{file} has no word to score; it needs at least {1 if bos else 2}")

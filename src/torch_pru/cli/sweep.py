@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from torch_pru.cli.checks import check_recipes, check_writable
+from torch_pru.cli.checks import check_recipes, check_writable, is_finished
 from torch_pru.cli.console import messages, output, processes, say
 from torch_pru.cli.data import TOKENS_HELP
 from torch_pru.cli.ending import own_scores
@@ -36,7 +36,9 @@ def sweep(
     recipe: Annotated[
         str, typer.Argument(metavar="RECIPE", help="A recipe, or a TOML file with a [grid].")
     ] = "quickstart",
-    unit: Annotated[str | None, typer.Option(help="Units, such as pru,lstm.")] = None,
+    unit: Annotated[
+        str | None, typer.Option(help="Recurrent units: pru, lstm, fused-lstm; several with commas.")
+    ] = None,
     levels: Annotated[str | None, typer.Option(help=f"K, levels of the PRU{VALUES}.")] = None,
     groups: Annotated[str | None, typer.Option(help=f"g, groups of the PRU{VALUES}.")] = None,
     settings: Annotated[
@@ -48,7 +50,7 @@ def sweep(
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training text.")] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0.1, help="Stop each run after so many minutes.")
+        float | None, typer.Option(min=0.1, help="Stop each run after this many minutes.")
     ] = None,
     text: Annotated[
         list[str] | None,
@@ -256,12 +258,6 @@ def train_all(runs: Mapping[Path, Config]) -> None:
             return training.train(list(new.values()), list(new), **options)
 
         carry_out(tasks, train_all_new, "training", endings=False)
-
-
-def is_finished(run: RunFolder) -> bool:
-    """Whether training has come to its end."""
-    checkpoint = run.checkpoint()
-    return checkpoint is not None and bool(checkpoint.state["finished"])
 
 
 def scored(path: Path) -> RunFolder:

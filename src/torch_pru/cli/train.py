@@ -1,4 +1,4 @@
-"""``pru train``: recipes, and text of one's own."""
+"""``pru train``: recipes, and the user's own text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import typer
 
 from torch_pru.cli.checks import check_recipes
 from torch_pru.cli.console import messages, processes, rank, say
-from torch_pru.cli.data import TOKENS_HELP, VOCABULARY_HELP, description, prepared
+from torch_pru.cli.data import TOKENS_HELP, VOCABULARY_HELP, prepared, split_line
 from torch_pru.cli.running import Task, carry_out, new_folders
 from torch_pru.cli.settings import SET_HELP, parse_settings
 from torch_pru.errors import PRUError
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from torch_pru.lm.run import RunFolder
 
 STARTED = time.monotonic()  # --minutes counts from here
-MINUTES = 10.0  # for a text of one's own, unless said otherwise
-RESERVE = 5.0  # seconds at the end: writing, scores, and a sample
+MINUTES = 10.0  # the default for the user's own text
+RESERVE = 5.0  # seconds at the end, for writing, scores and a sample
 
 Text = Annotated[
     list[str] | None,
@@ -38,8 +38,11 @@ Minutes = Annotated[
     float | None, typer.Option(min=0.1, help="Stop after this many minutes.", show_default="10 with --text")
 ]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the training text.")]
-Unit = Annotated[str | None, typer.Option(help="Recurrent unit: pru or lstm.")]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the run folders go.")]
+Unit = Annotated[
+    str | None,
+    typer.Option(help="Recurrent unit: pru, lstm (nn.LSTM), or fused-lstm (an LSTM on the PRU's kernels)."),
+]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Parent of the run folders.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...", show_default="auto")]
 
@@ -57,11 +60,17 @@ def train(
     minutes: Minutes = None,
     name: Name = None,
     unit: Unit = None,
-    levels: Annotated[int | None, typer.Option(min=1, help="K, levels of the PRU's pyramid.")] = None,
-    groups: Annotated[int | None, typer.Option(min=1, help="g, groups of the PRU's context.")] = None,
+    levels: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="Levels of the PRU's pyramid.")
+    ] = None,
+    groups: Annotated[
+        int | None, typer.Option(min=1, metavar="G", help="Groups of the PRU's context.")
+    ] = None,
     epochs: Epochs = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Pieces of text read side by side.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the random numbers.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Columns of text that are read in parallel.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the random number generators.")] = None,
     seeds: Annotated[
         int, typer.Option(min=1, metavar="N", help="Train N times: with seed, seed + 1, ...")
     ] = 1,
@@ -94,7 +103,7 @@ def train(
     names, files = recipes_and_files(recipes or [], text or [])
     if files:
         if corpus is not None:
-            raise PRUError("--text and --corpus exclude each other: give the text or the name of a corpus")
+            raise PRUError("--text and --corpus exclude each other; give one of them")
         changes["corpus"] = read_text_files(files, tokens, vocabulary)
     loaded = [named_config(config, name) for config in chosen_configs(names, changes, minutes)]
     if into is not None:
@@ -147,8 +156,9 @@ def read_text_files(files: Sequence[str], tokens: str, vocabulary: int) -> str:
             with open(paths[0], "wb") as copy:
                 shutil.copyfileobj(sys.stdin.buffer, copy)
         text = prepared(paths, None, tokens, vocabulary)
-    for line in description(text):
-        say(messages(), line)
+    say(messages(), split_line(text))  # the header of the run has the numbers
+    share = text.unknown_share("valid")
+    say(messages(), f"{share:.1%} of validation tokens are outside the vocabulary (<unk>)")
     return text.name
 
 
@@ -158,7 +168,9 @@ def chosen_configs(names: list[str], changes: Mapping[str, str], minutes: float 
 
     if not names and changes.get("corpus", "king-james") != "king-james":
         if processes() > 1:
-            raise PRUError("torchrun needs a RECIPE: settings that suit a text are measured by one process")
+            raise PRUError(
+                "torchrun needs a RECIPE: settings can be chosen automatically in one process only"
+            )
         return [config_for_text(changes, minutes)]
     configs = [load_recipe(name, changes) for name in names or ["quickstart"]]
     if "unit" in changes:
@@ -200,7 +212,7 @@ def say_what_is_dropped(names: Sequence[str], changes: Mapping[str, str]) -> Non
     for name in names:
         if dropped := pru_settings(load_recipe(name).model):
             settings = ", ".join(f"{key}={value}" for key, value in dropped.items())
-            say(messages(), f"note: an LSTM has no {settings}; left out")
+            say(messages(), f"note: an LSTM has no {settings}; these settings are ignored")
 
 
 def named_config(config: Config, name: str | None) -> Config:

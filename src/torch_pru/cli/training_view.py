@@ -1,4 +1,4 @@
-"""The progress of runs: a live bar for each on a terminal, plain lines where the output is piped."""
+"""The progress of runs: a live bar for each on a terminal, plain lines if the output is piped."""
 
 from __future__ import annotations
 
@@ -80,19 +80,31 @@ class RunView:
         self.label = label
         self.task = bars.add_task(f"{label}starting", total=None, speed="", loss="", perplexity="", left="")
         self.epoch_started = self.last_line = time.monotonic()
+        self.averaging = True  # until a report says that it has not started
 
     def __call__(self, progress: TrainingProgress) -> None:
         """Show a report of the trainer."""
         if progress.ended:
-            now = time.monotonic()
-            seconds = now - self.epoch_started
-            many = progress.epochs > MANY_EPOCHS and seconds < SHORT_EPOCH and not progress.stop_reason
-            if not many or progress.epoch % 10 == 0:
-                self._print(epoch_line(progress, seconds))
-            if progress.stop_reason not in ("", "all epochs done"):
-                self._print(f"training ends here: {progress.stop_reason}")
-            self.epoch_started = now
-            return
+            self._show_epoch(progress)
+        else:
+            self._show_step(progress)
+        self.averaging = progress.averaging
+
+    def _show_epoch(self, progress: TrainingProgress) -> None:
+        now = time.monotonic()
+        seconds = now - self.epoch_started
+        many = progress.epochs > MANY_EPOCHS and seconds < SHORT_EPOCH and not progress.stop_reason
+        if not many or progress.epoch % 10 == 0:
+            self._print(epoch_line(progress, seconds))
+        if progress.averaging and not self.averaging:
+            self._print(
+                f"epoch {progress.epoch}: validation stopped improving; averaging weights from here on"
+            )
+        if progress.stop_reason not in ("", "all epochs done"):
+            self._print(stop_line(progress))
+        self.epoch_started = now
+
+    def _show_step(self, progress: TrainingProgress) -> None:
         fields = {
             "speed": f"{progress.tokens_per_second:,.0f} tokens/s",
             "loss": f"loss {progress.loss:.2f}",
@@ -149,11 +161,27 @@ def epoch_line(progress: TrainingProgress, seconds: float) -> str:
 
     valid = perplexity(progress.valid_loss) if progress.valid_loss is not None else math.nan
     best = ", the best so far" if progress.valid_loss == progress.best_valid_loss else ""
-    averaged = " with averaged weights" if progress.averaging else ""
+    took = f" ({duration(seconds)})" if seconds >= 1 else ""
     stage = f"round {progress.round} of finetuning, " if progress.stage == "finetune" else ""
     return (
         f"{stage}epoch {progress.epoch} of {progress.epochs}: perplexity {short(progress.perplexity)} in "
-        f"training, {short(valid)} in validation{averaged}{best} ({duration(seconds)})"
+        f"training, {short(valid)} in validation{best}{took}"
+    )
+
+
+def stop_line(progress: TrainingProgress) -> str:
+    """Why a run ends before its last epoch, and how to train longer.
+
+    Args:
+        progress: the report at the end of the run.
+    """
+    if progress.stop_reason != "time is up":
+        return f"training ends after epoch {progress.epoch}: {progress.stop_reason}"
+    share = progress.step / max(1, progress.steps)
+    what = "the training text" if progress.epoch == 1 else f"epoch {progress.epoch}"
+    return (
+        f"time is up after {share:.0%} of {what}. This run is complete; to train longer, start a new one "
+        f"with a larger --minutes"
     )
 
 

@@ -1,4 +1,4 @@
-"""``pru verify``: whether a run folder is whole."""
+"""``pru verify``: check the files of a run folder."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def verify(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     accept: Annotated[
         bool,
-        typer.Option("--accept", help="Accept edited files; leave out damaged lines of the log."),
+        typer.Option("--accept", help="Accept edited files, and remove damaged lines from the log."),
     ] = False,
 ) -> None:
-    """Check a run folder.
+    """Check the files of a run folder.
 
-    Says of every file whether it is as the run left it. Exits with status 1 if something is missing, damaged
-    or edited.
+    Reports for each file whether it has changed since the run wrote it. Exits with status 1 if something is
+    missing, damaged or edited.
     """
     from torch_pru.lm.run import pru_command
     from torch_pru.lm.verify import accept as accept_changes
     from torch_pru.lm.verify import verify as look
 
     if accept:
-        accepted = ", ".join(accept_changes(run)) or "nothing, because nothing was changed"
+        accepted = ", ".join(accept_changes(run)) or "nothing; no file has changed"
         messages().print(f"accepted: {accepted}", soft_wrap=True)
     findings = look(run)
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -36,13 +36,14 @@ def verify(
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for finding in findings:
-        table.add_row(finding.item, "ok" if finding.fine else "WRONG", finding.text)
+        state = "ok" if finding.fine else "MISSING" if finding.missing else "CHANGED"
+        table.add_row(finding.item, state, finding.text)
     console = output()
     console.print(table)
     if all(finding.fine for finding in findings):
-        console.print("whole, complete and safe to open", soft_wrap=True)
+        console.print("all files match their checksums", soft_wrap=True)
         return
-    console.print("safe to open, but not as the run left it: see above", soft_wrap=True)
+    console.print("some files are missing or have changed since the run wrote them", soft_wrap=True)
     if any(finding.acceptable for finding in findings):
-        console.print(f"if you made the changes: {pru_command('verify', run)} --accept", soft_wrap=True)
+        console.print(f"to accept the changes: {pru_command('verify', run)} --accept", soft_wrap=True)
     raise typer.Exit(1)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+from torch_pru.lm.corpora import LICENCES
 from torch_pru.lm.evaluation.scores import Scores, load_scores
 from torch_pru.lm.evaluation.static import format_perplexity
 from torch_pru.lm.model import parameter_counts
 from torch_pru.lm.records import read_object
 from torch_pru.lm.run import RunFolder
-
-LICENCES = {
-    "ptb": "The Penn Treebank is licensed by the Linguistic Data Consortium; it is not distributed here.",
-    "wikitext-2": "WikiText-2 is taken from Wikipedia: Creative Commons Attribution-ShareAlike.",
-    "king-james": "The King James Bible, in the public domain outside of the United Kingdom.",
-}
-"""Corpora by name, and the terms of their texts."""
 
 
 def model_card(run: RunFolder) -> str:

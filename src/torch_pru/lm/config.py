@@ -23,6 +23,8 @@ from torch_pru.errors import (
     check_probability,
     nearest,
 )
+from torch_pru.lm.corpora import BUILT_IN, CORPORA
+from torch_pru.pooling import POOLINGS
 
 LARGEST_FLOAT = 3e38
 PRECISIONS = ("float32", "bfloat16", "float16", "float64", "auto")
@@ -43,20 +45,20 @@ class DataConfig:
     """
 
     corpus: str = setting(
-        "king-james",
-        "ptb, wikitext-2, king-james, a corpus prepared with pru data, or a folder with train.txt, valid.txt "
-        "and test.txt",
+        BUILT_IN,
+        f"{', '.join(CORPORA)}, {BUILT_IN}, a corpus prepared with pru data, or a folder with train.txt, "
+        f"valid.txt and test.txt",
     )
     tokenizer: str = setting(
         "auto",
-        "how text from elsewhere is split into tokens: words, cased-words, characters, spaces, or auto: as "
-        "the corpus was",
+        "how prompts and --text files are split into tokens: words, cased-words, characters, spaces, or "
+        "auto: as the corpus was",
     )
 
     def __post_init__(self) -> None:
         check_types(self)
         if not self.corpus:
-            raise PRUError("corpus='' names no text; use ptb, wikitext-2, king-james or a folder")
+            raise PRUError(f"corpus='' names no text; use {', '.join(CORPORA)}, {BUILT_IN} or a folder")
         check_encodable("corpus", self.corpus)
         check_choice("tokenizer", self.tokenizer, ("auto", "words", "cased-words", "characters", "spaces"))
 
@@ -82,7 +84,7 @@ class ModelConfig:
     levels: int = setting(2, "K, levels of the PRU's pyramidal input transform")
     groups: int = setting(1, "g, groups of the PRU's context transform")
     input_groups: int = setting(1, "groups of the PRU's input transform, or of each pyramid level")
-    pooling: str = setting("average", "sub-sampling between levels: average, max, skip or convolution")
+    pooling: str = setting("average", f"sub-sampling between levels: {', '.join(POOLINGS)}")
     level_split: str = setting(
         "halving", "output sizes of the levels: halving (the paper's tables) or equal (its text)"
     )
@@ -169,12 +171,14 @@ class RegularisationConfig:
     output_dropout: float = setting(0.4, "dropout probability of the last layer's output")
     latent_dropout: float = setting(0.0, "dropout probability inside a mixture of softmaxes")
     embedding_dropout: float = setting(
-        0.1, "probability that a word is dropped from the whole input of a window"
+        0.1, "probability that a word is dropped wherever it occurs in a window"
     )
     weight_drop: float = setting(0.5, "dropout probability of the hidden-to-hidden weights, per window")
     variational: bool = setting(True, "use one dropout mask for all steps of a window; false: one per step")
-    activation: float = setting(2.0, "alpha of AR: penalty on the square of the dropped output")
-    temporal: float = setting(1.0, "beta of TAR: penalty on the square of the raw output's change")
+    activation: float = setting(2.0, "AR: weight of the penalty on squared outputs after dropout")
+    temporal: float = setting(
+        1.0, "TAR: weight of the penalty on squared changes of the output between steps"
+    )
     weight_decay: float = setting(1.2e-6, "L2 weight decay of all weights")
 
     def __post_init__(self) -> None:
@@ -195,25 +199,30 @@ class TrainingConfig:
         30.0
     """
 
-    batch: int = setting(20, "B, columns of text read side by side, in all processes together")
+    batch: int = setting(20, "B, columns of text that are read in parallel, over all processes")
     window: int = setting(70, "usual number of steps per window; the length of each window is random")
     rotate_columns: bool = setting(
-        False, "start each column of text at a random place, a new one every epoch, and wrap around"
+        False, "every epoch, start each column of text at another random position and wrap around"
     )
     epochs: int = setting(500, "passes over the training text; for finetuning, the largest number of passes")
-    minutes: float = setting(0.0, "stop after this many minutes of training; 0 for no limit")
+    minutes: float = setting(0.0, "stop after this many minutes of training; 0: no limit")
     cooldown: float = setting(
-        0.0, "last share of the training during which the learning rate falls linearly to 0; 0 for none"
+        0.0, "final fraction of the training in which the learning rate falls linearly to 0; 0: none"
     )
     early_stop_from: int = setting(
-        0, "from this epoch on, stop after trigger_window epochs without improvement; 0 for never"
+        0,
+        "early stopping: from this epoch on, stop after trigger_window epochs without improvement; 0: never",
     )
     learning_rate: float = setting(
-        30.0, "learning rate of a window of usual length; it is scaled with the length"
+        30.0, "learning rate of a window of the usual length; it is proportional to the length"
     )
     clip: float = setting(0.25, "gradients are clipped to this norm")
-    trigger_window: int = setting(5, "number of most recent epochs that the non-monotonic trigger ignores")
-    valid_batch: int = setting(10, "batch size of the validation after each epoch")
+    trigger_window: int = setting(
+        5,
+        "start averaging when the validation loss is above the best of all epochs but this many most recent "
+        "ones; in finetuning, end the round; also the patience of early_stop_from",
+    )
+    valid_batch: int = setting(10, "columns of the validation after each epoch")
     seed: int = setting(1, "seed of the initial weights, the window lengths and the dropout masks")
     precision: str = setting(
         "auto",
@@ -223,8 +232,8 @@ class TrainingConfig:
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, ...; auto uses a GPU if there is one")
     graphs: bool = setting(True, "on a GPU, replay each training step as a CUDA graph (not with nn.LSTM)")
     log_steps: int = setting(50, "steps between reports of the loss")
-    checkpoint_minutes: float = setting(10.0, "minutes between checkpoints; 0 to disable")
-    checkpoint_steps: int = setting(0, "steps between checkpoints; 0 to disable")
+    checkpoint_minutes: float = setting(10.0, "minutes between checkpoints; 0: none")
+    checkpoint_steps: int = setting(0, "steps between checkpoints; 0: none")
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -237,7 +246,7 @@ class TrainingConfig:
             raise PRUError(f"seed={self.seed} must be below 2^63")
         for name in ("learning_rate", "clip"):
             if not 0 < getattr(self, name) < float("inf"):
-                raise PRUError(f"{name}={getattr(self, name)!r} must be a number above 0")
+                raise PRUError(f"{name}={getattr(self, name)!r} must be greater than 0")
         if self.window < 5:
             raise PRUError(f"window={self.window} must be at least 5, the shortest window that is drawn")
         check_choice("precision", self.precision, PRECISIONS)
@@ -356,11 +365,10 @@ def second_stage(config: Config, changes: Mapping[str, Any] | None = None) -> Co
         0.4
     """
     changes = {**config.finetuning, **(changes or {})}
-    for key, value in changes.items():
+    for key in changes:
         if section_of().get(key) in ("data", "model"):
             raise PRUError(
-                f"{key}={value!r} cannot change: finetuning keeps the model and the text of the run; "
-                f"it can change settings of regularisation and training"
+                f"{key} cannot be changed in finetuning; only settings of [regularisation] and [training] can"
             )
     return build_config(config.name, flat_settings(config) | changes)
 

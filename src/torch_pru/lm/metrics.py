@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from io import BufferedReader
 from textwrap import shorten
 from typing import Any
@@ -15,6 +16,28 @@ METRICS = "metrics.jsonl"
 LINE_LIMIT = 1 << 16
 EPOCH = ("epoch", "train_loss", "valid_loss", "best_valid_loss")
 """Numbers in every line that ends an epoch."""
+
+
+UNFINISHED = "not finished"
+"""The stop reason of a run that is still running, or that was killed."""
+
+
+def stop_reason(lines: Iterable[Mapping[str, Any]]) -> str:
+    """Why training stopped, according to the last line of its metrics.
+
+    "all epochs done", "time is up", "no improvement for 6 epochs" (early stopping), "the last round of
+    finetuning did not improve", "interrupted by SIGINT" or "diverged". In records of earlier
+    versions only "finished".
+
+    Example:
+        >>> stop_reason([{"kind": "epoch", "decision": "stop", "stop_reason": "time is up"}])
+        'time is up'
+        >>> stop_reason([{"kind": "steps", "step": 50}])
+        'not finished'
+    """
+    last: Mapping[str, Any] = next(iter(deque(lines, maxlen=1)), {})
+    known = "finished" if last.get("decision") == "stop" else UNFINISHED
+    return str(last.get("stop_reason") or known)
 
 
 def read_metrics(files: Folder) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,9 @@ import shlex
 from dataclasses import dataclass
 from typing import NamedTuple
 
-DATA_SETS = {"ptb": "Penn Treebank", "wt2": "WikiText-2"}
+from torch_pru.lm.corpora import CORPORA
+
+DATA_SETS = {source.prefix: source.title for source in CORPORA.values()}
 """The prefix of a recipe's name, and the data set it stands for."""
 
 

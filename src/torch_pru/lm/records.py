@@ -1,4 +1,4 @@
-"""Compact records: many runs in one JSON-lines file, for tries that need no folder of their own.
+"""Compact records: many runs in one JSON-lines file, for experiments that need no folder of their own.
 
 The first line of a file holds the settings and the environment that its runs share. Every other line is a
 run: its name, what it changes, its scores, and its epochs as columns. Reports read these files as they read
@@ -18,6 +18,7 @@ from typing import Any
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config, build_config, flat_settings
 from torch_pru.lm.files import TEXT_LIMIT, Folder
+from torch_pru.lm.metrics import stop_reason
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.seal import unseal
 
@@ -37,6 +38,7 @@ class RunRecord:
         scores: content of ``scores.json``, or None.
         epochs: the lines of ``metrics.jsonl`` that end an epoch.
         text_digest: of the text it was trained on; empty in old records.
+        stop_reason: why training stopped, see `torch_pru.lm.metrics.stop_reason`.
     """
 
     name: str
@@ -46,6 +48,7 @@ class RunRecord:
     scores: Mapping[str, Any] | None
     epochs: Sequence[Mapping[str, Any]] = field(repr=False)
     text_digest: str = ""
+    stop_reason: str = ""
 
 
 def read_folder(folder: str | Path) -> RunRecord:
@@ -59,6 +62,7 @@ def read_folder(folder: str | Path) -> RunRecord:
         scores=read_object(run.files, "scores.json") if run.files.has("scores.json") else None,
         epochs=run.epochs(),
         text_digest=run.text_digest,
+        stop_reason=run.stop_reason(),
     )
 
 
@@ -109,20 +113,24 @@ def pack(record: RunRecord, shared: Mapping[str, Any]) -> dict[str, Any]:
     line["environment"] = difference(record.environment, shared["environment"])
     line |= {"finetuning": dict(record.config.finetuning)} if record.config.finetuning else {}
     line |= {"text_digest": record.text_digest} if record.text_digest else {}
+    if record.stop_reason != stop_reason(record.epochs):  # which says why a finished run stopped
+        line["stop_reason"] = record.stop_reason
     line |= {"scores": record.scores, "epochs": pack_epochs(record.epochs)}
     return line
 
 
 def unpack(line: Mapping[str, Any], shared: Mapping[str, Any]) -> RunRecord:
     """Undo `pack`."""
+    epochs = unpack_epochs(line["epochs"], line["stage"])
     return RunRecord(
         name=line["name"],
         stage=line["stage"],
         config=build_config(line["recipe"], shared["settings"] | line["settings"], line.get("finetuning")),
         environment=shared["environment"] | line["environment"],
         scores=line["scores"],
-        epochs=unpack_epochs(line["epochs"], line["stage"]),
+        epochs=epochs,
         text_digest=line.get("text_digest", ""),
+        stop_reason=line.get("stop_reason") or stop_reason(epochs),
     )
 
 

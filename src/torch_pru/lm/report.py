@@ -31,7 +31,8 @@ from torch_pru.lm.results import Result, nearest_recipe, read_results
 from torch_pru.lm.visible import visible
 
 NOISE = 0.5
-"""Tolerance of "reproduced" and "reached": one configuration that the paper reports twice differs by it."""
+"""Tolerance of the verdicts: about the difference between two results that the paper reports for one
+configuration (LT / PT in `TRANSFORMS` and average in `POOLING`)."""
 
 INTRODUCTION = f"""\
 # Results
@@ -44,12 +45,14 @@ Word-level perplexity, validation / test; lower is better. Made by `pru report r
   initial weights (`init=lstm`) and, on the Penn Treebank, weight drop 0.3 for AWD-PRU.
 - **our settings**: other dropout, AR/TAR, trigger, finetuning rate and rotated columns, chosen on
   validation. Rows with standard dropout have no such column: their settings are the published ones.
-- **reproduced** (as published) and **reached** (our settings): at most {NOISE} above the paper, the paper's
-  own noise, on validation and on test. The rule is one-sided: a better result counts. **missed**: otherwise.
+- **reproduced** (as published): within {NOISE} of the paper, on validation and on test; **better**: more than
+  {NOISE} below the paper on one of them. **reached** (our settings): at most {NOISE} above the paper on both.
+  **missed**: otherwise. The paper reports one configuration twice, as LT / PT and as average sub-sampling;
+  these results differ by 0.32 (PTB) and 0.57 (WT-2), and {NOISE} is about this variation.
 
 Numbers are means over seeds, ± the standard deviation over seeds, of scores at batch 1 over every token, with
-the weights of the best validation epoch. Only runs that ended by themselves count; where there is none,
-unfinished runs are shown and marked, without a verdict. Scores are made by `pru evaluate RUN` and
+the weights of the best validation epoch. Only finished runs count; where there is none, unfinished runs are
+shown and marked, without a verdict. Scores are made by `pru evaluate RUN` and
 `pru evaluate RUN --split test`."""
 
 
@@ -280,7 +283,7 @@ def run_tables(results: Sequence[Result]) -> str:
     blocks = ["## Runs", "### Behind the tables", run_table(shown)]
     if others:
         text = "Runs with changed settings, and runs that were stopped before their end."
-        blocks += ["### Tries", text, run_table(others)]
+        blocks += ["### Experiments", text, run_table(others)]
     return "\n\n".join(blocks)
 
 
@@ -405,13 +408,18 @@ def against(paper: Perplexities, runs: Sequence[Result], word: str) -> str:
 
 
 def verdict(gaps: Sequence[float], word: str) -> str:
-    """``word`` where no mean is more than the noise above its published value, else "missed".
+    """``word``, "better" or "missed", as the introduction of the document explains.
 
     Example:
         >>> verdict([0.14, -0.2], "reproduced"), verdict([0.51, 0.0], "reached")
         ('reproduced', 'missed')
+        >>> verdict([0.14, -0.7], "reproduced"), verdict([0.14, -0.7], "reached")
+        ('better', 'reached')
     """
-    return word if all(round(gap, 9) <= NOISE for gap in gaps) else "missed"
+    if any(round(gap, 9) > NOISE for gap in gaps):
+        return "missed"
+    better = any(round(gap, 9) < -NOISE for gap in gaps)
+    return "better" if better and word == "reproduced" else word
 
 
 def costs(runs: Sequence[Result]) -> list[str]:

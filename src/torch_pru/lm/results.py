@@ -40,7 +40,8 @@ class Result:
         name: the folder's name, or the name in the file.
         config: its settings.
         finetuned: whether it is the second stage.
-        finished: whether training ended by itself.
+        finished: whether training reached its end.
+        stop_reason: why training stopped, see `torch_pru.lm.metrics.stop_reason`.
         epochs: number of epochs.
         minutes: training time.
         best_epoch: the epoch with the lowest validation loss; 0 if finetuning did not improve on its start.
@@ -65,6 +66,7 @@ class Result:
     device: str
     commit: str
     scores: Scores | None
+    stop_reason: str = ""
 
     @property
     def seed(self) -> int:
@@ -174,11 +176,12 @@ def result_of(record: RunRecord, path: Path) -> Result:
         device=str(record.environment.get("device_name") or ""),
         commit=str(record.environment.get("commit") or ""),
         scores=scores,
+        stop_reason=record.stop_reason,
     )
 
 
 def keep(folder: str | Path, into: str | Path) -> Path:
-    """Keep the record of a run: no weights, and of the metrics only the epochs.
+    """Keep the record of a run: no weights, and of the metrics only the epochs and the reason for the end.
 
     Args:
         folder: the run.
@@ -200,7 +203,8 @@ def keep(folder: str | Path, into: str | Path) -> Path:
         )
     files = Folder(copy)
     files.make()
-    files.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in run.epochs()).encode())
+    lines = [line for line in run.metrics() if line.get("kind") in ("epoch", "stop")]
+    files.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
     for name in ("run.json", "config.toml", "environment.json", "scores.json"):
         try:
             files.write(name, run.files.read(name, TEXT_LIMIT))

@@ -33,7 +33,7 @@ from torch_pru.lm.data.corpus import Corpus, load_corpus
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.device import device_name
 from torch_pru.lm.files import TEXT_LIMIT, VOCABULARY_LIMIT, Folder, MissingFileError
-from torch_pru.lm.metrics import METRICS, read_metrics
+from torch_pru.lm.metrics import METRICS, read_metrics, stop_reason
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.recipe import config_text, read_config
 from torch_pru.lm.schema import byte_limit, check_state, check_weights
@@ -212,6 +212,10 @@ class RunFolder:
     def epochs(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl`` that end an epoch."""
         return [line for line in read_metrics(self.files) if line.get("kind") == "epoch"]
+
+    def stop_reason(self) -> str:
+        """Why training stopped, or "not finished"; see `torch_pru.lm.metrics.stop_reason`."""
+        return stop_reason(read_metrics(self.files))
 
     def best_epoch(self) -> int:
         """The epoch of the lowest validation loss; 0 where none has bettered what the run began with."""

@@ -1,4 +1,4 @@
-"""Some runs in one short table: what sets them apart, and what they reached."""
+"""Runs in one short table: in what they differ, what they reached, and how they ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch_pru.lm.evaluation.static import format_perplexity
 from torch_pru.lm.results import Result, read_results
 from torch_pru.lm.visible import visible
 
-HEADINGS = ("run", "differs in", "parameters", "validation", "test", "epochs", "minutes")
+HEADINGS = ("run", "differs in", "parameters", "validation", "test", "epochs", "minutes", "ended")
 
 
 def summary(paths: Iterable[str | Path]) -> str:
@@ -31,7 +31,8 @@ def summary(paths: Iterable[str | Path]) -> str:
     differing = differing_settings(results)
     rows = [cells(result, differing) for result in results]
     used = [number for number in range(len(HEADINGS)) if any(row[number] for row in rows)]
-    lines = [HEADINGS, ["---" if number < 2 else "---:" for number in range(len(HEADINGS))], *rows]
+    rule = ["---" if heading in ("run", "differs in", "ended") else "---:" for heading in HEADINGS]
+    lines = [HEADINGS, rule, *rows]
     table = "".join(f"| {' | '.join(visible(line[number]) for number in used)} |\n" for line in lines)
     unscored = [result.name for result in results if result.perplexity("static", "valid") is None]
     if unscored:
@@ -56,8 +57,9 @@ def cells(result: Result, differing: Sequence[str]) -> list[str]:
         ", ".join([*values, *(["finetuned"] if result.finetuned else [])]),
         "" if total is None else f"{total:,}",
         *("" if score is None else format_perplexity(score) for score in scores),
-        f"{result.epochs}" if result.finished else f"{result.epochs} (unfinished)",
+        f"{result.epochs}",
         f"{result.minutes:.1f}",
+        result.stop_reason,
     ]
 
 

@@ -1,4 +1,4 @@
-"""Whether a run folder is whole, complete and safe to open; and how a change to it is accepted."""
+"""Check the files of a run folder against their checksums, and accept changes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.checkpoint import is_whole, name_of, opened, saved_numbers
@@ -13,7 +14,7 @@ from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.evaluation.scores import FILE as SCORES
 from torch_pru.lm.evaluation.scores import load_scores
 from torch_pru.lm.files import METRICS_LIMIT, TEXT_LIMIT, Folder, MissingFileError
-from torch_pru.lm.metrics import METRICS, KeptLines, read_metrics
+from torch_pru.lm.metrics import METRICS, UNFINISHED, KeptLines, read_metrics, stop_reason
 from torch_pru.lm.recipe import read_config
 from torch_pru.lm.run import CHECKED, About, locked, read_checked, sha256
 from torch_pru.lm.seal import SEAL, parse_object, seal, unseal
@@ -26,18 +27,20 @@ class Finding:
     Attributes:
         item: the file or folder.
         text: what was found.
-        fine: whether the item is as the run left it.
+        fine: whether the item is as the run wrote it.
         acceptable: whether `accept` can make it fine.
+        missing: whether the item does not exist.
     """
 
     item: str
     text: str
     fine: bool = True
     acceptable: bool = False
+    missing: bool = False
 
 
 def verify(path: str | Path) -> list[Finding]:
-    """Look at every file of a run folder; nothing is changed.
+    """Check every file of a run folder; nothing is changed.
 
     Example:
         >>> [finding.item for finding in verify("runs/quickstart-1") if not finding.fine]    # doctest: +SKIP
@@ -52,23 +55,28 @@ def verify(path: str | Path) -> list[Finding]:
         METRICS: lambda: look_at_metrics(files),
         SCORES: lambda: look_at_scores(files),
     }
-    checksums = "with checksums" if about.files else "of an earlier version, without checksums"
-    findings = [Finding("run.json", f"a run of stage {about.stage}, {checksums}")]
+    stage = "finetuned" if about.stage == "finetune" else "trained (not finetuned)"
+    checksums = "checksums present" if about.files else "no checksums: written by an earlier version"
+    findings = [Finding("run.json", f"{stage}; {checksums}")]
     for item, look in looks.items():
         try:
             findings.append(Finding(item, look()))
         except MissingFileError:
-            findings.append(Finding(item, "missing", fine=item == SCORES))
+            if item == SCORES:
+                findings.append(Finding(item, "not scored yet"))
+            else:
+                findings.append(Finding(item, "the file does not exist", fine=False, missing=True))
         except PRUError as error:
-            findings.append(Finding(item, str(error), fine=False, acceptable=True))
+            found = str(error).partition("; ")[0]  # what to do is said once, for all files
+            findings.append(Finding(item, found, fine=False, acceptable=True))
     return [*findings, look_at_checkpoints(files), *odd_items(files)]
 
 
 def accept(path: str | Path) -> list[str]:
-    """Take what is in a run folder now for what should be there, where it can be read at all.
+    """Accept the present content of a run folder, as far as it can be read.
 
-    Edited settings and vocabularies get new checksums, edited JSON files, too; damaged lines of metrics.jsonl
-    are left out.
+    Edited settings, vocabularies and JSON files get new checksums; damaged lines of metrics.jsonl are
+    removed.
 
     Returns:
         The items that were accepted.
@@ -119,13 +127,13 @@ def look_at_metrics(files: Folder) -> str:
     if not files.has(METRICS):
         raise MissingFileError(METRICS)
     lines = epochs = 0
-    finished = False
-    for line in read_metrics(files):
+    last: dict[str, Any] = {}
+    for last in read_metrics(files):
         lines += 1
-        if line.get("kind") == "epoch":
-            epochs += 1
-            finished = line["decision"] == "stop"
-    return f"{lines:,} lines, {epochs:,} epochs, {'finished' if finished else 'not finished'}"
+        epochs += last.get("kind") == "epoch"
+    reason = stop_reason([last])
+    ended = f"{reason}: still running, or killed" if reason == UNFINISHED else f"ended: {reason}"
+    return f"{lines:,} lines, {epochs:,} epochs, {ended}"
 
 
 def look_at_scores(files: Folder) -> str:
@@ -137,7 +145,7 @@ def look_at_scores(files: Folder) -> str:
 
 
 def look_at_checkpoints(files: Folder) -> Finding:
-    """All checkpoints; one that is whole is enough."""
+    """All checkpoints."""
     folder = files.path / "checkpoints"
     try:
         numbers = saved_numbers(folder)
@@ -145,8 +153,13 @@ def look_at_checkpoints(files: Folder) -> Finding:
     except PRUError as error:
         return Finding("checkpoints", str(error), fine=False)
     if not numbers:
-        return Finding("checkpoints", "none: a copy without weights, or before the first step", fine=False)
-    states = [f"{name_of(number)} {'whole' if number in whole else 'damaged'}" for number in numbers]
+        return Finding(
+            "checkpoints",
+            "none: this is a copy without weights, or training has not started",
+            fine=False,
+            missing=True,
+        )
+    states = [f"{name_of(number)} {'ok' if number in whole else 'damaged'}" for number in numbers]
     return Finding("checkpoints", ", ".join(states), fine=len(whole) == len(numbers))
 
 

@@ -35,7 +35,7 @@ def recurrence(
 ) -> Outputs:
     """Run LSTM gating with a grouped context over all steps.
 
-    Gates stand in the order of ``nn.LSTM``: input, forget, content, output. At step t, with
+    Gates stand in the order of ``nn.LSTM``: input, forget, cell, output. At step t, with
     z = gates[t] + bias + W·h: i, f, o = sigmoid(z), g = tanh(z); c = f·c + i·g; h = o·tanh(c).
 
     Args:

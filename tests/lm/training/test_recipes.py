@@ -258,7 +258,9 @@ def test_bad_recipes_are_refused_with_file_and_key(tmp_path: Path) -> None:
     assert "epochs='3' must be an integer" in refused(tmp_path, '[training]\nepochs = "3"\n')
     said = refused(tmp_path, "[finetuning]\nhidden_dropot = 0.3\n")
     assert "[finetuning] 'hidden_dropot' is not a setting; did you mean 'hidden_dropout'?" in said
-    assert "[finetuning] groups=2 cannot change" in refused(tmp_path, "[finetuning]\ngroups = 2\n")
+    assert "[finetuning] groups cannot be changed in finetuning" in refused(
+        tmp_path, "[finetuning]\ngroups = 2\n"
+    )
     assert "did you mean 'finetuning'?" in refused(tmp_path, "[finetunig]\nactivation = 4\n")
     assert "not a TOML file" in refused(tmp_path, "[training\n")
     assert "base: there is no recipe 'ptb-awd-prug4'; did you mean" in refused(

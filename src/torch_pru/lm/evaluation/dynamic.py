@@ -71,7 +71,7 @@ class DynamicSettings:
         for name in ("learning_rate", "decay"):
             check_not_negative(name, getattr(self, name))
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise PRUError(f"epsilon={self.epsilon!r} must be a number above 0")
+            raise PRUError(f"epsilon={self.epsilon!r} must be greater than 0")
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,11 @@ class Adaptation:
         self.update.prepare(settings.learning_rate, settings.decay / self.mean_rms, settings.epsilon)
 
     def learn(self, gradients: tuple[Tensor, ...], losses: int) -> None:
-        """Update the weights from the ``gradients`` of a sum of ``losses`` losses."""
+        """Update the weights from the ``gradients`` of a sum of ``losses`` losses.
+
+        The arithmetic is in `torch_pru.ops.reference.training.DynamicUpdate`, and in
+        ``ops/cuda/kernels/dynamic.cu`` on a GPU.
+        """
         self.update.apply(gradients, losses)
 
     @torch.no_grad()

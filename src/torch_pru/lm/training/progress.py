@@ -20,7 +20,7 @@ class TrainingProgress:
         round: of finetuning, from 1.
         epoch: the current epoch, from 1.
         epochs: the last epoch, unless the run stops early.
-        step: steps taken in this epoch.
+        step: steps taken in this epoch; fewer than ``steps`` at its end if the time was up.
         steps: steps in this epoch.
         loss: mean cross-entropy since the last report, in nats; at the end of an epoch, over the epoch.
         tokens_per_second: since the last report.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -184,8 +185,9 @@ class Trainer:
                         break
                 yield self._end_epoch()
             self._save()
-        except DivergenceError:
+        except DivergenceError as error:
             self._save_best()
+            self._log_stop("diverged", error=str(error))
             raise
         finally:
             if self.journal is not None:
@@ -263,6 +265,7 @@ class Trainer:
         if stop or save_due:
             self._save()
         if stop:
+            self._log_stop(f"interrupted by {signal.Signals(stop).name}")
             raise Interrupted(stop, str(self.run.path))
         return progress
 
@@ -279,7 +282,7 @@ class Trainer:
     def _end_epoch(self) -> TrainingProgress:
         """Validate, with the averaged weights if averaging has started, and decide how to continue."""
         self._check_divergence()
-        train_loss = self.epoch_loss.mean()
+        train_loss, steps = self.epoch_loss.mean(), len(self._windows())
         was_averaging, round_ = self.optimizer.averages is not None, self.schedule.round
         with self.optimizer.averaged_weights():
             loss = self._validate()
@@ -295,11 +298,11 @@ class Trainer:
         if decision in (Decision.AVERAGE, Decision.RESTART):
             self.optimizer.start_averaging()
         self.finished = decision is Decision.STOP
-        self.valid_loss, steps = loss, self.step_in_epoch
+        self.valid_loss, done = loss, self.step_in_epoch
         self.step_in_epoch = 0
         self.epoch_loss.reset()
         self._log_epoch(train_loss, loss, decision, averaged=was_averaging, round=round_)
-        progress = self._progress(self.schedule.epoch, steps, steps, train_loss)
+        progress = self._progress(self.schedule.epoch, done, steps, train_loss)
         return replace(progress, round=round_, ended=True, stop_reason=self.schedule.stop_reason)
 
     def _validate(self) -> float:
@@ -361,6 +364,12 @@ class Trainer:
         if self.finished:
             more["stop_reason"] = self.schedule.stop_reason
         self.journal.write(values | more, self._clock())
+
+    def _log_stop(self, reason: str, **more: Any) -> None:
+        """Log why training stops before its end. The line is after the checkpoint, so resuming drops it."""
+        if self.journal is not None:
+            values = {"kind": "stop", "step": self.global_step, "stop_reason": reason}
+            self.journal.write(values | more, self._clock())
 
     def _clock(self) -> dict[str, float]:
         return {"time": time.time(), "seconds": self._seconds()}

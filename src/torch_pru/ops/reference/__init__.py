@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch_pru.ops.reference.recurrent import (
+    cell_dtype,
     input_gates,
     layer,
     recurrence,
@@ -23,6 +24,7 @@ from torch_pru.ops.reference.training import (
 
 __all__ = [
     "add_rows",
+    "cell_dtype",
     "cross_entropy",
     "drop",
     "dynamic_update",

@@ -1,7 +1,7 @@
 // The arguments of one call, as Python packs them: 64-bit integers, pointers and flags alike.
 //
 // Matrices are float32 and row-major. Units of a gate are adjacent: a row of gates is (4, hidden), in the
-// order input, forget, content, output. A "row" is one column of the batch at one step: row = step * batch +
+// order input, forget, cell, output. A "row" is one column of the batch at one step: row = step * batch +
 // column.
 #pragma once
 
