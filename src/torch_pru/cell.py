@@ -16,8 +16,8 @@ from torch_pru.errors import (
     check_choice,
     check_dtype,
     check_flag,
-    check_pair,
     check_positive,
+    check_states,
     check_tensor,
 )
 from torch_pru.initialize import SCHEMES, initialize
@@ -210,12 +210,3 @@ class PRUCell(nn.Module):
     def extra_repr(self) -> str:
         sizes = f"{self.input_size}, {self.hidden_size}"
         return f"{sizes}, levels={self.levels}, groups={self.groups}, residual={self.spec.residual}"
-
-
-def check_states(hx: object, shape: tuple[int, ...], names: tuple[str, str], like: Tensor) -> None:
-    """Raise unless ``hx`` is a pair of states of this shape, with the device and dtype of ``like``."""
-    check_pair("hx", hx, names)
-    for name, state in zip(names, hx, strict=True):  # type: ignore[call-overload]
-        check_tensor(f"hx: {name}", state, like)
-        if state.shape != shape:
-            raise PRUError(f"hx: {name} has shape {tuple(state.shape)}; expected {shape}")

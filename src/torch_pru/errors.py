@@ -157,10 +157,14 @@ def check_tensor(argument: str, value: object, like: Tensor) -> None:
         raise PRUError(f"{argument} has dtype {value.dtype}; expected a real floating-point dtype")
 
 
-def check_pair(argument: str, value: object, names: tuple[str, str]) -> None:
-    """Raise unless ``value`` is a pair of states."""
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise PRUError(f"{argument} must be a pair ({', '.join(names)}); got a {type(value).__name__}")
+def check_states(hx: object, shape: tuple[int, ...], names: tuple[str, str], like: Tensor) -> None:
+    """Raise unless ``hx`` is a pair of states of this shape, with the device and dtype of ``like``."""
+    if not isinstance(hx, tuple | list) or len(hx) != 2:
+        raise PRUError(f"hx must be a pair ({', '.join(names)}); got a {type(hx).__name__}")
+    for name, state in zip(names, hx, strict=True):
+        check_tensor(f"hx: {name}", state, like)
+        if state.shape != shape:
+            raise PRUError(f"hx: {name} has shape {tuple(state.shape)}; expected {shape}")
 
 
 @contextmanager

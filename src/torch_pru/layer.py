@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from torch_pru.cell import check_states
 from torch_pru.errors import (
     PRUError,
     as_integer,
@@ -22,6 +21,7 @@ from torch_pru.errors import (
     check_flag,
     check_positive,
     check_probability,
+    check_states,
     check_tensor,
     shown,
 )

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError, check_choice
-from torch_pru.ops.operators import are_plain
-from torch_pru.ops.torch_private import Mode, current_mode
+from torch_pru.ops.torch_private import Mode, are_plain, current_mode
 
 log = logging.getLogger(__name__)
 

@@ -8,17 +8,15 @@ compiler, a mode or a transform needs to see the operator: it converts all argum
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch.autograd import Function
 
 from torch_pru.errors import PRUError
 from torch_pru.ops import torch_private as private
-from torch_pru.ops.spec import LayerSpec, TransformSpec
-from torch_pru.ops.torch_private import Mode, current_mode
+from torch_pru.ops.torch_private import Mode, are_plain, current_mode
 
 NAMESPACE = "torch_pru"
 LIBRARY = torch.library.Library(NAMESPACE, "DEF")  # registrations live as long as this does
@@ -72,22 +70,6 @@ class Operator:
 def is_eager(arguments: tuple[Any, ...]) -> bool:
     """Whether nothing but autograd needs to see a call of an operator with these arguments."""
     return current_mode() is Mode.EAGER and are_plain(arguments)
-
-
-_PLAIN = frozenset((nn.Parameter, type(None), bool, int, float, str, torch.dtype, LayerSpec, TransformSpec))
-
-
-def are_plain(arguments: Iterable[Any]) -> bool:
-    """Whether no tensor among the arguments or in their sequences is a subclass or on the meta device."""
-    for argument in arguments:
-        kind = type(argument)
-        if kind is Tensor:
-            plain = not argument.is_meta
-        else:
-            plain = kind in _PLAIN or (isinstance(argument, (list, tuple)) and are_plain(argument))
-        if not plain:
-            return False
-    return True
 
 
 class OnceDifferentiable(Function):

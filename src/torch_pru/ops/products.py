@@ -111,6 +111,11 @@ def product_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
+def cell_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the cell state, which is summed over all steps: float32 at least."""
+    return torch.float32 if dtype in SIXTEEN_BITS else dtype
+
+
 def _linear(x: Tensor, weight: Tensor, eager: bool) -> Tensor:
     """As ``F.linear``, with the faster library for few rows.
 

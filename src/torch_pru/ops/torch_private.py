@@ -6,12 +6,16 @@ on the version of PyTorch because of them, and a test says which name a new vers
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch._C import DispatchKey, DispatchKeySet
 from torch.autograd import forward_ad
+
+from torch_pru.ops.spec import LayerSpec, TransformSpec
 
 # Operators without the dispatcher's and Dynamo's overhead: 10 to 20 microseconds per call.
 disable_dynamo = torch._disable_dynamo
@@ -96,3 +100,19 @@ def is_transformed() -> bool:
 def in_forward_ad() -> bool:
     """Whether forward-mode AD is active."""
     return forward_ad._current_level >= 0
+
+
+_PLAIN = frozenset((nn.Parameter, type(None), bool, int, float, str, torch.dtype, LayerSpec, TransformSpec))
+
+
+def are_plain(arguments: Iterable[Any]) -> bool:
+    """Whether no tensor among the arguments or in their sequences is a subclass or on the meta device."""
+    for argument in arguments:
+        kind = type(argument)
+        if kind is Tensor:
+            plain = not argument.is_meta
+        else:
+            plain = kind in _PLAIN or (isinstance(argument, (list, tuple)) and are_plain(argument))
+        if not plain:
+            return False
+    return True

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from torch_pru.ops import dropping, library
 from torch_pru.ops.layer import run_layer, unsupported_context
+from torch_pru.ops.products import cell_dtype
 from torch_pru.ops.products import transform as input_gates
-from torch_pru.ops.reference import cell_dtype, valid_steps
 from torch_pru.ops.reference import drop as drop_kernel
+from torch_pru.ops.reference import valid_steps
 from torch_pru.ops.spec import Outputs, RecurrenceCall, SavedRecurrence
 
 __all__ = ["drop", "drop_kernel", "input_gates", "layer", "recurrence", "unsupported_reason"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch_pru.ops.reference.recurrent import (
-    cell_dtype,
     input_gates,
     layer,
     recurrence,
@@ -24,7 +23,6 @@ from torch_pru.ops.reference.training import (
 
 __all__ = [
     "add_rows",
-    "cell_dtype",
     "cross_entropy",
     "drop",
     "dynamic_update",

@@ -7,12 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from torch_pru.ops.products import cell_dtype
 from torch_pru.ops.spec import LayerCall, Outputs, RecurrenceCall, TransformSpec
-
-
-def cell_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The cell state is summed over all steps: 16 bits are too few for it."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def grouped_context(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
