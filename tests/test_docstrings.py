@@ -15,7 +15,9 @@ MODULES = sorted(module.name for module in pkgutil.walk_packages(torch_pru.__pat
 EXTRAS = {
     "torch_pru.hf": "transformers",
     "torch_pru.hf.harness": "lm_eval",
+    "torch_pru.lm.ray_trials": "ray",
     "torch_pru.onnx": "onnxscript",
+    "torch_pru.page": "onnx",
 }
 """Parts of the package that need another package."""
 

@@ -237,19 +237,6 @@ def test_a_terminal_of_few_letters(
     assert len(streams["stdout"].buffer.read().splitlines()) > 50
 
 
-def test_an_interrupt_during_the_imports_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupt:
-        def find_spec(self, *module: object) -> None:
-            raise KeyboardInterrupt
-
-    for name in [name for name in sys.modules if name.startswith("torch_pru.cli")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "meta_path", [Interrupt(), *sys.meta_path])
-    with pytest.raises((SystemExit, KeyboardInterrupt)) as ended:
-        main()
-    assert repr(ended.value) == "SystemExit(130)"
-
-
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
     run = "import runpy; runpy.run_module('torch_pru', run_name='__main__')"

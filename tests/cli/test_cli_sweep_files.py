@@ -105,4 +105,4 @@ def test_a_sweep_continues_from_its_folder(recipe: Path, tmp_path: Path) -> None
     with locked(folder):
         assert "another process is at work" in refusal("sweep", "--resume", folder)
     assert "there is no sweep in" in refusal("sweep", "--resume", tmp_path)
-    assert "groups=',' has no values" in refusal("sweep", recipe, "--groups", ",")
+    assert "--groups , has no values; give at least one" in refusal("sweep", recipe, "--groups", ",")

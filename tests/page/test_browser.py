@@ -91,6 +91,7 @@ def test_html_is_text(hostile_run: RunFolder, open_page: Open) -> None:
     page.locator(".all-words summary").click()
     page.locator(".influences li").nth(3).wait_for()
     assert MARKUP[0] in page.locator(".influences").text_content()
+    page.locator(".rows tr").nth(3).wait_for()
     assert page.locator(".rows tr").count() == 4
     assert page.evaluate("window.hit") is None
     assert page.locator("img, script").count() == 1  # main.js
