@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torch_pru.errors import check_positive
 from torch_pru.lm.data.columns import columns
-from torch_pru.lm.evaluation.static import MAX_LOGITS, score_windows
+from torch_pru.lm.evaluation.static import rows_at_once, score_windows
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.progress import ProgressCallback
 
@@ -95,7 +95,7 @@ def next_word_entropies(
         torch.Size([9])
     """
     entropies, losses = [], []
-    rows = max(1, MAX_LOGITS // model.logits_per_token)
+    rows = rows_at_once(model)
     for scored in score_windows(model, ids, batch=1, window=window, progress=progress):
         for piece in scored.hidden.split(rows):  # limits the memory for logits
             with torch.no_grad():

@@ -64,7 +64,7 @@ def test_logits_are_decoded_in_pieces(
         return nll(hidden, targets)
 
     monkeypatch.setattr(pru, "nll", watched)
-    monkeypatch.setattr(static_module, "MAX_LOGITS", 8 * pru.logits_per_token)
+    monkeypatch.setitem(static_module.MAX_LOGITS, "cpu", 8 * pru.logits_per_token)
     pieces = score(pru, text, window=100)
     assert max(sizes) == 8
     assert sum(sizes) == len(text) - 1
