@@ -22,7 +22,7 @@ def test_the_ending(
 ) -> None:
     whole = load_corpus("king-james")
     corpus = Corpus(whole.train[:5000], whole.valid[:200], whole.test[:300], whole.vocabulary)
-    monkeypatch.setattr("torch_pru.lm.run.load_corpus", lambda name: corpus)
+    monkeypatch.setattr("torch_pru.lm.run.load_corpus", lambda name, *_: corpus)
     config = load_recipe("quickstart", {"embedding": "8", "hidden": "[8]", "groups": "2", "device": "cpu"})
     run = RunFolder.create(tmp_path / "my runs" / "quickstart-1", config, corpus)
     torch.manual_seed(1)

@@ -14,6 +14,7 @@ import torch_pru
 
 HEAVY = (
     "transformers",
+    "tokenizers",
     "onnx",
     "onnxscript",
     "matplotlib",

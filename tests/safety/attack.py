@@ -53,7 +53,7 @@ def write_corpus(folder: Path, lines: int = 60) -> Path:
     return folder
 
 
-def train_run(corpus: Path, run: Path, *, stop_after: int = 0) -> Path:
+def train_run(corpus: Path, run: Path, *, stop_after: int = 0, **settings: Any) -> Path:
     """A run to its end, or saved and stopped after so many reports."""
     reports = 0
 
@@ -64,7 +64,7 @@ def train_run(corpus: Path, run: Path, *, stop_after: int = 0) -> Path:
             signal.raise_signal(signal.SIGTERM)
 
     try:
-        train(build_config("small", SETTINGS | {"corpus": str(corpus)}), run, progress=listen)
+        train(build_config("small", SETTINGS | {"corpus": str(corpus)} | settings), run, progress=listen)
     except Interrupted:
         assert stop_after
     return run

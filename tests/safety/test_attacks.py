@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from attack import FILES, content_of, flip, pru, reseal_state
+from attack import FILES, content_of, flip, pru, reseal_state, train_run
 
 from torch_pru.lm.run import RunFolder
 
@@ -216,6 +216,20 @@ def shooting(tmp_path_factory: pytest.TempPathFactory, finished_run: Path, inter
     return Range(folder / "inside", finished_run, interrupted_run, outside)
 
 
+@pytest.fixture(scope="module")
+def shooting_at_subwords(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Range:
+    """The same for runs with a tokenizer.json."""
+    pytest.importorskip("tokenizers", reason="needs tokenizers, of the extra torch-pru[lm]")
+    folder = tmp_path_factory.mktemp("attacks")
+    outside = folder / "outside"
+    (outside / "documents").mkdir(parents=True)
+    (outside / "documents" / "thesis.txt").write_text("once upon a time\n" * 3000)
+    (folder / "inside").mkdir()
+    finished = train_run(corpus, folder / "finished", tokenizer="bpe:300")
+    interrupted = train_run(corpus, folder / "interrupted", stop_after=6, tokenizer="bpe:300")
+    return Range(folder / "inside", finished, interrupted, outside)
+
+
 def failures(shooting: Range, cases: list[Case]) -> dict[Case, str]:
     return {case: wrong for case in cases if (wrong := shooting.check(case))}
 
@@ -229,6 +243,18 @@ def test_there_are_enough_cases() -> None:
 def test_some_cases(part: int, shooting: Range) -> None:
     some = random.Random(31).sample(CASES, 200)
     assert failures(shooting, some[part::10]) == {}
+
+
+SUBWORD_CASES = [Case("tokenizer.json", damage, command) for damage in DAMAGES for command in COMMANDS]
+
+
+def test_some_cases_of_subwords(shooting_at_subwords: Range) -> None:
+    assert failures(shooting_at_subwords, random.Random(36).sample(SUBWORD_CASES, 12)) == {}
+
+
+@pytest.mark.slow
+def test_every_case_of_subwords(shooting_at_subwords: Range) -> None:
+    assert failures(shooting_at_subwords, SUBWORD_CASES) == {}
 
 
 @pytest.mark.slow

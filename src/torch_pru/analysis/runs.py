@@ -13,7 +13,7 @@ import torch
 from torch_pru.analysis.saliency import Sentence, encode_sentence, parse_sentence
 from torch_pru.analysis.speech import sentences_of
 from torch_pru.errors import PRUError
-from torch_pru.lm.data.corpus import Corpus, tokenizer_of
+from torch_pru.lm.data.corpus import Corpus
 from torch_pru.lm.data.text import UNKNOWN
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.model import LanguageModel
@@ -108,7 +108,7 @@ class Comparison:
 
         Warns about words that the models do not know.
         """
-        split = tokenizer_of(next(iter(self.runs.values())).config.data)
+        split = next(iter(self.runs.values())).tokenizer
         parsed = [parse_sentence(text, split) for text in texts]
         for sentence in parsed:
             encode_sentence(sentence, self.vocabulary)

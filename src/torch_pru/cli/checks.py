@@ -29,7 +29,7 @@ def check_recipes(configs: Sequence[Config], *, texts: bool) -> None:
         with named(config.name):
             check_settings(config)
             if texts:
-                check_text(config, read(config.data.corpus))
+                check_text(config, read(config.data.corpus, config.data.tokenizer))
 
 
 def check_runs(runs: Sequence[Path], start_of: Callable[[Path], RunStart]) -> None:
@@ -51,7 +51,7 @@ def check_runs(runs: Sequence[Path], start_of: Callable[[Path], RunStart]) -> No
             seen.add(run.resolve())
             start = start_of(run)
             check_settings(start.config)
-            corpus = read(start.config.data.corpus)
+            corpus = read(start.config.data.corpus, start.tokenizer)
             start.check_corpus(corpus)
             check_text(start.config, corpus)
 

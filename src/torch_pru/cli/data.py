@@ -15,7 +15,11 @@ from torch_pru.lm.corpora import BUILT_IN, CORPORA
 if TYPE_CHECKING:
     from torch_pru.lm.data import PreparedText
 
-TOKENS_HELP = "How to split the text into tokens: words, cased-words, characters, spaces or auto."
+TOKENS_HELP = (
+    "How to split the text into tokens: words, cased-words, characters, spaces, bpe:8000 (8,000 subwords, "
+    "learned from the text), a tokenizers file (*.json), or auto."
+)
+SUBWORDS = "subwords: frequent words, parts of words, and single bytes"
 VOCABULARY_HELP = "Keep the N most frequent tokens at most; all others become <unk>."
 
 
@@ -86,14 +90,14 @@ def prepared(source: list[Path], name: str | None, tokens: str, vocabulary: int)
 
 def description(text: PreparedText) -> list[str]:
     """A prepared text in a few lines: its files, its parts and its vocabulary."""
+    from torch_pru.lm.data import TOKENIZERS
+
     parts = {"train": "training", "valid": "validation", "test": "test"}
     counts = ", ".join(f"{text.tokens[split]:,} {part}" for split, part in parts.items())
-    return [
-        split_line(text),
-        f"tokens: {counts}",
-        f"vocabulary: {text.types:,}; {text.unknown_share('valid'):.1%} of validation tokens are outside it "
-        f"(<unk>)",
-    ]
+    vocabulary = f"vocabulary: {text.types:,}"
+    if text.tokenizer in TOKENIZERS:  # subwords spell every word
+        vocabulary += f"; {text.unknown_share('valid'):.1%} of validation tokens are outside it (<unk>)"
+    return [split_line(text), f"tokens: {counts}", vocabulary]
 
 
 def split_line(text: PreparedText) -> str:
@@ -101,7 +105,8 @@ def split_line(text: PreparedText) -> str:
     from torch_pru.lm.data import TOKENIZERS
 
     files = text.sources[0] if len(text.sources) == 1 else f"{len(text.sources):,} files"
-    return f"{files} ({in_bytes(text.size)}): {text.reason or f'split into {TOKENIZERS[text.tokenizer]}'}"
+    kind = TOKENIZERS.get(text.tokenizer, SUBWORDS)
+    return f"{files} ({in_bytes(text.size)}): {text.reason or f'split into {kind}'}"
 
 
 def in_bytes(size: int) -> str:

@@ -29,7 +29,6 @@ MOST_COUNTED = 5_000_000  # training tokens; counting the pairs of a longer text
 
 def show_ending(run: RunFolder) -> None:
     """Perplexities beside those of simpler models, some text, and things to do next."""
-    from torch_pru.lm.data import tokenizer_of
     from torch_pru.lm.evaluation import Evaluation, generate
 
     console = output()
@@ -60,7 +59,7 @@ def show_ending(run: RunFolder) -> None:
     for note in notes:
         say(console, note)
     words = generate(work.model, run.vocabulary, temperature=0.8, seed=run.config.training.seed)
-    tokenizer = tokenizer_of(run.config.data)
+    tokenizer = run.tokenizer
     console.print("\nSample:")
     for sentence in islice(sentences(words), 3):
         lines = textwrap.wrap(tokenizer.join(sentence), max(20, console.width - 2))

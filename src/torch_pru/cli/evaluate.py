@@ -17,6 +17,8 @@ from torch_pru.errors import PRUError, check_choice
 if TYPE_CHECKING:
     from torch_pru.lm.evaluation import Evaluation
 
+HEADINGS = {"nll": "nats/token", "word_perplexity": "per word", "byte_perplexity": "per byte"}
+
 
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
@@ -85,7 +87,10 @@ def evaluate(
             keep(work)
     found = {method: work.score(method, ids, batch) for method in ("static", *methods)}
     unknown = None if read is None else (read.unknown, read.words)
-    show(str(text or split), found, set(work.scores.tuning), unknown, as_json=as_json)
+    whole_words = work.run.tokenizer.whole_words or batch > 1
+    show(
+        str(text or split), found, set(work.scores.tuning), unknown, whole_words=whole_words, as_json=as_json
+    )
     if text is None and batch == 1:
         keep(work, split, found)
 
@@ -131,6 +136,7 @@ def show(
     tuned: set[str],
     unknown: tuple[int, int] | None,
     *,
+    whole_words: bool = True,
     as_json: bool,
 ) -> None:
     """Print the scores of a text, by method; of a file also its unknown words and all its words."""
@@ -138,7 +144,11 @@ def show(
 
     console = output()
     if as_json:
-        counts = {} if unknown is None else dict(zip(("unknown_words", "words"), unknown, strict=True))
+        counts = (
+            {}
+            if unknown is None or not whole_words
+            else dict(zip(("unknown_words", "words"), unknown, strict=True))
+        )
         console.print_json(json.dumps({"text": text, **counts, **found}), ensure_ascii=True)
         return
     formats = {
@@ -149,10 +159,12 @@ def show(
     }
     if console.width < 60:
         del formats["nll"], formats["seconds"]
+    if not whole_words and console.width >= 80:
+        formats |= {"word_perplexity": format_perplexity, "byte_perplexity": "{:.3f}".format}
     table = Table(box=None, pad_edge=False)
     table.add_column("", overflow="fold")
     for name in formats:
-        table.add_column("nats/token" if name == "nll" else name, justify="right", no_wrap=True)
+        table.add_column(HEADINGS.get(name, name), justify="right", no_wrap=True)
     for method, entry in found.items():
         table.add_row(f"{text}, {method}", *(form(entry[name]) for name, form in formats.items()))
     console.print(table)

@@ -51,7 +51,6 @@ def generate(
     Words are printed as they are generated. Spacing and capitalization are restored; --raw prints the tokens
     unchanged.
     """
-    from torch_pru.lm.data import tokenizer_of
     from torch_pru.lm.data.tokenizer import raw_pieces
     from torch_pru.lm.device import choose_device
     from torch_pru.lm.evaluation import generate as generate_words
@@ -59,7 +58,7 @@ def generate(
     from torch_pru.lm.run import RunFolder
 
     folder = RunFolder.open(run)
-    vocabulary, tokenizer = folder.vocabulary, tokenizer_of(folder.config.data)
+    vocabulary, tokenizer = folder.vocabulary, folder.tokenizer
     given = tokenizer(prompt)
     chosen = choose_device(device)
     model = folder.model(device=chosen)

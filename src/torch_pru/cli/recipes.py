@@ -65,13 +65,17 @@ def params(
     ] = None,
 ) -> None:
     """Count a recipe's parameters."""
+    from torch_pru.lm.config import is_subwords
     from torch_pru.lm.data import load_corpus
     from torch_pru.lm.model import parameter_counts, skeleton
     from torch_pru.lm.recipe import load_recipe
 
     config = load_recipe(recipe, parse_settings(settings))
-    name = config.data.corpus
-    size = CORPORA[name].vocabulary_size if name in CORPORA else len(load_corpus(name).vocabulary)
+    name, tokenizer = config.data.corpus, config.data.tokenizer
+    if name in CORPORA and not is_subwords(tokenizer):
+        size = CORPORA[name].vocabulary_size
+    else:
+        size = len(load_corpus(name, tokenizer).vocabulary)
     counts = parameter_counts(skeleton(config.model, config.regularisation, size))
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()

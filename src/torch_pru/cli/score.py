@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ from torch_pru.cli.progress import bar
 from torch_pru.errors import PRUError, check_choice
 
 if TYPE_CHECKING:
-    from torch_pru.lm.scoring import WordScore
+    from torch_pru.lm.scoring import ScoredWords, WordScore
 
 STDIN = 0
 
@@ -27,6 +28,9 @@ def score(
     output_format: Annotated[
         str, typer.Option("--format", help="tsv, or jsonl for one JSON object per line.")
     ] = "tsv",
+    per: Annotated[
+        str, typer.Option(help="A line per token, or per word: the sum over the subwords or characters.")
+    ] = "token",
     bos: Annotated[
         bool,
         typer.Option(
@@ -49,21 +53,32 @@ def score(
     A text of any length is read in constant memory.
     """
     from torch_pru.lm.evaluation.static import format_perplexity, perplexity
-    from torch_pru.lm.scoring import Scorer
+    from torch_pru.lm.scoring import Scorer, by_word
 
     check_choice("--format", output_format, FORMATS)
+    check_choice("--per", per, ("token", "word"))
     line_of = FORMATS[output_format]
     scorer = Scorer.open(run, device=device, adapt=adapt, cache=cache, progress_bar=bar)
     total, count, unknown = 0.0, 0, 0
+
+    def parts() -> Iterator[ScoredWords]:
+        nonlocal total, count, unknown
+        for part in scorer.read_file(STDIN if str(file) == "-" else file, bos=bos):
+            yield part
+            total, count, unknown = total + part.total, count + part.count, unknown + sum(part.unknown)
+
+    scores: Iterator[WordScore] = chain.from_iterable(parts())
+    if per == "word" and not scorer.tokenizer.whole_words:
+        scores = by_word(scores, scorer.tokenizer)
     heading = "word\tlog_probability\tsurprisal\tunknown\n" if output_format == "tsv" else ""
-    for part in scorer.read_file(STDIN if str(file) == "-" else file, bos=bos):
-        sys.stdout.write(heading + "".join(map(line_of, part)))
-        heading = ""  # printed with the first words, when the file could be opened
-        total, count, unknown = total + part.total, count + part.count, unknown + sum(part.unknown)
+    for one in scores:
+        sys.stdout.write(heading + line_of(one))
+        heading = ""  # printed with the first word, when the file could be opened
     if count == 0:
         raise PRUError(f"{file} has no word to score; it needs at least {1 if bos else 2}")
     mean = format_perplexity(perplexity(-total / count))
-    summary = f"{count:,} words, log-probability {total:.6f}, perplexity {mean}, unknown {unknown:,}"
+    unit = "words" if scorer.tokenizer.whole_words else "tokens"
+    summary = f"{count:,} {unit}, log-probability {total:.6f}, perplexity {mean}, unknown {unknown:,}"
     messages().print(summary, soft_wrap=True)
 
 

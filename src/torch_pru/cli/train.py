@@ -104,7 +104,11 @@ def train(
     if files:
         if corpus is not None:
             raise PRUError("--text and --corpus exclude each other; give one of them")
+        if tokens == "auto":
+            tokens = changes.pop("tokenizer", tokens)
         changes["corpus"] = read_text_files(files, tokens, vocabulary)
+    elif tokens != "auto":
+        raise PRUError(f"--tokens {tokens} is for --text; for a corpus, use --set tokenizer={tokens}")
     loaded = [named_config(config, name) for config in chosen_configs(names, changes, minutes)]
     if into is not None:
         train_into(into, loaded, [name, seeds > 1, text])
@@ -244,8 +248,8 @@ def headers_of(configs: Sequence[Config], folders: Sequence[Path]) -> list[list[
     speeds: dict[object, float | None] = {}
     headers = []
     for config, folder in zip(configs, folders, strict=True):
-        corpus = read(config.data.corpus)
-        key = (config.model, config.training.batch, config.training.window, config.data.corpus)
+        corpus = read(config.data.corpus, config.data.tokenizer)
+        key = (config.model, config.training.batch, config.training.window, config.data)
         if key not in speeds:
             on_cpu = choose_device(config.training.device).type == "cpu"
             speeds[key] = training_speed(config, len(corpus.vocabulary)) if on_cpu else None

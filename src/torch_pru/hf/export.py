@@ -11,7 +11,6 @@ from torch_pru import PRU
 from torch_pru.hf.configuration import PRUConfig
 from torch_pru.hf.modeling import PRUForCausalLM
 from torch_pru.hf.tokenization import fast_tokenizer
-from torch_pru.lm.data.corpus import tokenizer_of
 from torch_pru.lm.data.text import EOS
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.model import LanguageModel
@@ -27,7 +26,7 @@ def export_run(run: RunFolder, folder: Path) -> None:
     """
     vocabulary = run.vocabulary
     model = from_language_model(run.model(), vocabulary)
-    tokenizer = fast_tokenizer(tokenizer_of(run.config.data), vocabulary)
+    tokenizer = fast_tokenizer(run.tokenizer, vocabulary)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from torch_pru.errors import PRUError
+from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.data.text import EOS, UNKNOWN
 from torch_pru.lm.data.tokenizer import SPACE, TAB, Tokenizer, word_pattern
 from torch_pru.lm.data.vocabulary import Vocabulary
@@ -30,6 +31,20 @@ def fast_tokenizer(tokenizer: Tokenizer, vocabulary: Vocabulary) -> PreTrainedTo
     """
     if EOS not in vocabulary:
         raise PRUError(f"the vocabulary has no {EOS!r}, which a text begins with")
+    fast = tokenizer.fast if isinstance(tokenizer, Subwords) else _word_level(tokenizer, vocabulary)
+    special = {"bos_token": EOS, "eos_token": EOS, "pad_token": EOS}
+    if vocabulary.unknown is not None:
+        special["unk_token"] = UNKNOWN
+    return PreTrainedTokenizerFast(
+        tokenizer_object=fast,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+        **special,
+    )
+
+
+def _word_level(tokenizer: Tokenizer, vocabulary: Vocabulary) -> FastTokenizer:
     ids = {word: number for number, word in enumerate(vocabulary.words)}
     fast = FastTokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     fast.normalizer = normalizers.Sequence(_normalizers(tokenizer.name))
@@ -41,16 +56,7 @@ def fast_tokenizer(tokenizer: Tokenizer, vocabulary: Vocabulary) -> PreTrainedTo
         fast.decoder = decoders.Sequence(
             [decoders.Replace(SPACE, " "), decoders.Replace(TAB, "\t"), decoders.Fuse()]
         )
-    special = {"bos_token": EOS, "eos_token": EOS, "pad_token": EOS}
-    if vocabulary.unknown is not None:
-        special["unk_token"] = UNKNOWN
-    return PreTrainedTokenizerFast(
-        tokenizer_object=fast,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-        model_input_names=["input_ids", "attention_mask"],
-        **special,
-    )
+    return fast
 
 
 def _normalizers(name: str) -> list[normalizers.Normalizer]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from torch_pru.errors import check_positive
-from torch_pru.lm.data import tokenizer_of
 from torch_pru.lm.device import choose_device
 from torch_pru.lm.evaluation import Evaluation
 from torch_pru.lm.evaluation import generate as generate_words
@@ -96,7 +95,7 @@ def generate(
     tokens = generate_words(
         model,
         folder.vocabulary,
-        tokenizer_of(folder.config.data)(prompt),
+        folder.tokenizer(prompt),
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,

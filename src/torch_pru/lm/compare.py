@@ -42,6 +42,8 @@ class ScoredRun:
         tokens: how many tokens were scored.
         parameters: of the model.
         precision: of the score.
+        words: how many words were scored; 0 in records of early versions.
+        word_perplexity: perplexity per word.
     """
 
     name: str
@@ -50,6 +52,8 @@ class ScoredRun:
     tokens: int
     parameters: int
     precision: str
+    words: int = 0
+    word_perplexity: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -146,13 +150,18 @@ def compare_runs(
     folders = [[RunFolder.open(path) for path in side] for side in (runs, against)]
     refuse_mixtures(folders)
     sides = [[scored_run(run, split, method) for run in side] for side in folders]
-    refuse_other_texts([one for side in sides for one in side])
+    everything = [one for side in sides for one in side]
+    if per_word := len({one.tokens for one in everything}) > 1:
+        refuse_other_texts(everything)
+        sides = [[replace(one, perplexity=one.word_perplexity) for one in side] for side in sides]
     first, second = ([one.perplexity for one in side] for side in sides)
     difference = statistics.mean(first) - statistics.mean(second)
     found = RunComparison(split, method, margin, sides[0], sides[1], difference)
     if len(first) > 1 and len(second) > 1:
         over_seeds = welch(first, second)
         found = replace(found, degrees=over_seeds.degrees, interval=over_seeds.interval)
+    if per_word:
+        return replace(found, notes=["the tokens differ, so the perplexities are per word, without parts"])
     return with_tokens(found, *folders)
 
 
@@ -204,12 +213,14 @@ def scored_run(run: RunFolder, split: str, method: str) -> ScoredRun:
         tokens=int(entry.get("tokens", 0)),
         parameters=scores.parameters.get("total", 0),
         precision=str(entry.get("precision", "float32")),
+        words=int(entry.get("words", 0)),
+        word_perplexity=float(entry.get("word_perplexity", 0.0)),
     )
 
 
 def refuse_other_texts(scored: Sequence[ScoredRun]) -> None:
-    """All runs must have scored the same number of tokens."""
-    if len({one.tokens for one in scored}) > 1:
+    """All runs must have scored the same number of words, if not of tokens."""
+    if len({one.words for one in scored}) > 1 or not scored[0].words:
         counts = ", ".join(f"{one.name} {one.tokens:,}" for one in scored)
         raise PRUError(f"the runs were scored on different texts; tokens: {counts}")
 
@@ -235,7 +246,7 @@ def token_parts(
 ) -> tuple[list[Part], list[Part]]:
     """Parts of the difference by word frequency and by position; empty, with a note, without the corpus."""
     try:
-        corpus = load_corpus(run.config.data.corpus)
+        corpus = load_corpus(run.config.data.corpus, run.corpus_tokenizer)
         words = corpus.split(split)[1:].long().numpy()
         if words.shape != (first.shape[1],) or run.text_digest not in ("", corpus.digest()):
             raise PRUError("the text has changed since the runs were scored")

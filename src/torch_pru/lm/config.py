@@ -7,6 +7,7 @@ setting is what `pru settings` shows.
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -52,7 +53,7 @@ class DataConfig:
     tokenizer: str = setting(
         "auto",
         "how prompts and --text files are split into tokens: words, cased-words, characters, spaces, or "
-        "auto: as the corpus was",
+        "auto: as the corpus was; bpe:N and a tokenizers file (*.json) split the corpus itself into subwords",
     )
 
     def __post_init__(self) -> None:
@@ -60,7 +61,32 @@ class DataConfig:
         if not self.corpus:
             raise PRUError(f"corpus='' names no text; use {', '.join(CORPORA)}, {BUILT_IN} or a folder")
         check_encodable("corpus", self.corpus)
-        check_choice("tokenizer", self.tokenizer, ("auto", "words", "cased-words", "characters", "spaces"))
+        check_tokenizer(self.tokenizer)
+
+
+SUBWORDS = re.compile(r"bpe:([1-9]\d{0,6})")
+FEWEST_SUBWORDS = 300  # 256 bytes, <eos>, and some that are longer
+
+
+def is_subwords(tokenizer: str) -> bool:
+    """Whether a tokenizer's name is that of a byte-level BPE: ``bpe:N``, or a file.
+
+    Example:
+        >>> is_subwords("bpe:8000"), is_subwords("my/tokenizer.json"), is_subwords("words")
+        (True, True, False)
+    """
+    return SUBWORDS.fullmatch(tokenizer) is not None or tokenizer.endswith(".json")
+
+
+def check_tokenizer(tokenizer: str) -> None:
+    """Refuse a name that is not that of a tokenizer."""
+    if found := SUBWORDS.fullmatch(tokenizer):
+        if int(found[1]) < FEWEST_SUBWORDS:
+            raise PRUError(f"tokenizer={tokenizer!r} is too small; use at least bpe:{FEWEST_SUBWORDS}")
+    elif not is_subwords(tokenizer):
+        kinds = ("auto", "words", "cased-words", "characters", "spaces", "bpe:8000")
+        check_choice("tokenizer", tokenizer, kinds)
+    check_encodable("tokenizer", tokenizer)
 
 
 @dataclass(frozen=True)

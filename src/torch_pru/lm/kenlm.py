@@ -123,6 +123,10 @@ class Model:
 
     def BaseFullScore(self, in_state: State, word: str, out_state: State) -> FullScoreReturn:  # noqa: N802
         """As `BaseScore`, with the n-gram length and whether the word is unknown."""
+        if not self.scorer.tokenizer.whole_words:
+            raise PRUError(
+                "kenlm's interface scores words, and this run has subwords or characters: use Scorer"
+            )
         if in_state.context is None:
             raise PRUError("the state is empty; fill it with BeginSentenceWrite or NullContextWrite")
         word = {"</s>": EOS, "<s>": EOS}.get(word, word)

@@ -55,7 +55,8 @@ def plan_config(corpus: str, *, minutes: float = 10.0, changes: Mapping[str, Any
         >>> config.model.hidden                                                     # doctest: +SKIP
         (128,)
     """
-    loaded, changes = load_corpus(corpus), dict(changes or {})
+    changes = dict(changes or {})
+    loaded = load_corpus(corpus, str(changes.get("tokenizer", "auto")))
     plan = plan_training(
         corpus,
         tokens=len(loaded.train),

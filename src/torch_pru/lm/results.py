@@ -96,6 +96,10 @@ class Result:
         """A recorded perplexity, or None."""
         return None if self.scores is None else self.scores.perplexity(method, split)
 
+    def word_perplexity(self, method: str, split: str) -> float | None:
+        """A recorded perplexity per word, or None."""
+        return None if self.scores is None else self.scores.perplexity(method, split, per="word")
+
     def is_scored(self, method: str) -> bool:
         """Whether any split is scored with this method."""
         return self.scores is not None and bool(self.scores.results.get(method))

@@ -1,8 +1,8 @@
 """The run folder: everything there is to know about a run, in files that outlive it.
 
-``run.json`` what the folder is; ``config.toml`` every setting; ``vocabulary.txt``; ``environment.json`` where
-it ran; ``metrics.jsonl`` and TensorBoard events; ``checkpoints/``; ``scores.json`` what `pru evaluate` found;
-``lock`` held by the process at work.
+``run.json`` what the folder is; ``config.toml`` every setting; ``vocabulary.txt``, with subwords also
+``tokenizer.json``; ``environment.json`` where it ran; ``metrics.jsonl`` and TensorBoard events;
+``checkpoints/``; ``scores.json`` what `pru evaluate` found; ``lock`` held by the process at work.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ import torch
 import torch_pru
 from torch_pru.errors import PRUError
 from torch_pru.lm.checkpoint import Checkpoint, load_newest, saved_numbers
-from torch_pru.lm.config import Config
-from torch_pru.lm.data.corpus import Corpus, load_corpus
+from torch_pru.lm.config import Config, is_subwords
+from torch_pru.lm.data.corpus import Corpus, load_corpus, tokenizer_of
+from torch_pru.lm.data.subwords import FILE as SUBWORDS
+from torch_pru.lm.data.subwords import LIMIT as SUBWORDS_LIMIT
+from torch_pru.lm.data.subwords import Subwords
+from torch_pru.lm.data.tokenizer import Tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.device import device_name
 from torch_pru.lm.files import TEXT_LIMIT, VOCABULARY_LIMIT, Folder, MissingFileError
@@ -41,8 +45,8 @@ from torch_pru.lm.seal import digest_of, seal, unseal
 
 FORMAT = 1  # of the folder; raise it when a reader of the old one could not read the new one
 STAGES = ("train", "finetune")
-CHECKED = {"config.toml": TEXT_LIMIT, "vocabulary.txt": VOCABULARY_LIMIT}
-"""Files whose checksums run.json has, and the bytes they may have."""
+CHECKED = {"config.toml": TEXT_LIMIT, "vocabulary.txt": VOCABULARY_LIMIT, SUBWORDS: SUBWORDS_LIMIT}
+"""Files whose checksums run.json has, and the bytes they may have; the last only if there are subwords."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,11 @@ class RunFolder:
         files.make()
         words = corpus.vocabulary.to_bytes()
         contents = {"config.toml": config_text(config).encode(), "vocabulary.txt": words}
+        if corpus.subwords is not None:
+            contents[SUBWORDS] = corpus.subwords.to_bytes()
         for name, content in contents.items():
             files.write(name, content)
-        about = About(stage, corpus.digest(), {name: sha256(contents[name]) for name in CHECKED})
+        about = About(stage, corpus.digest(), {name: sha256(content) for name, content in contents.items()})
         about.write(files)  # last, so that a folder with a run.json is complete
         return cls(path, stage, config, about.text_digest, about.files)
 
@@ -109,6 +115,24 @@ class RunFolder:
         content = read_checked(self.files, "vocabulary.txt", self.checksums)
         return Vocabulary.from_bytes(content, self.path / "vocabulary.txt")
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """What splits text into the tokens of the run."""
+        found = self.corpus_tokenizer
+        return found if isinstance(found, Subwords) else tokenizer_of(self.config.data)
+
+    @property
+    def corpus_tokenizer(self) -> str | Subwords:
+        """What `load_corpus` needs beside the name of the corpus."""
+        if not is_subwords(self.config.data.tokenizer):
+            return self.config.data.tokenizer
+        path = self.path / SUBWORDS
+        content = read_checked(self.files, SUBWORDS, self.checksums)
+        subwords = Subwords.from_bytes(content, path, self.config.data.tokenizer)
+        if subwords.tokens != self.vocabulary.words:
+            raise PRUError(f"{path} and vocabulary.txt beside it have different tokens")
+        return subwords
+
     def inputs_digest(self) -> str:
         """SHA-256 of what scores depend on beside the weights: the model's settings, words and text."""
         model = dataclasses.asdict(self.config.model)
@@ -118,7 +142,7 @@ class RunFolder:
     def corpus(self) -> Corpus:
         """The text that the run learns from."""
         self.refuse_moved_text()
-        corpus = load_corpus(self.config.data.corpus)
+        corpus = load_corpus(self.config.data.corpus, self.corpus_tokenizer)
         self.refuse_other_text(corpus)
         return corpus
 
@@ -280,15 +304,16 @@ class About:
             raise PRUError(f"{path} has stage={about.stage!r:.100}; a run has one of {', '.join(STAGES)}")
         if not isinstance(about.text_digest, str):
             raise PRUError(f"{path} has text_digest={about.text_digest!r:.100}; it must be a string")
-        if not isinstance(about.files, dict) or (about.files and set(about.files) != set(CHECKED)):
-            raise PRUError(f"{path} must have the checksums of {', '.join(CHECKED)} under 'files'")
+        required = set(CHECKED) - {SUBWORDS}
+        if not isinstance(about.files, dict) or (about.files and set(about.files) - {SUBWORDS} != required):
+            raise PRUError(f"{path} must have the checksums of {', '.join(sorted(required))} under 'files'")
         return about
 
 
 def read_checked(files: Folder, name: str, checksums: Mapping[str, str]) -> bytes:
     """A file that never changes once a run has begun; one that has changed is refused."""
     content = files.read(name, CHECKED[name])
-    if checksums and sha256(content) != checksums[name]:
+    if checksums and sha256(content) != checksums.get(name):
         raise PRUError(
             f"{files.path / name} has changed since the run began: it is damaged, or it was edited; put the "
             f"original back, or accept the change: {pru_command('verify', files.path)} --accept"

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.data.corpus import tokenizer_of
 from torch_pru.lm.data.storage import write_aside
-from torch_pru.lm.data.text import EOS, read_blocks
+from torch_pru.lm.data.text import EOS
 from torch_pru.lm.data.tokenizer import Tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.evaluation.cache import QUERIES, CacheSettings, Memory, look_up, mix
@@ -38,7 +37,7 @@ from torch_pru.lm.run import RunFolder
 
 
 class WordScore(NamedTuple):
-    """One word of a text.
+    """One word of a text; in runs on subwords or characters, one token.
 
     Attributes:
         word: as it stands in the text.
@@ -58,6 +57,34 @@ class WordScore(NamedTuple):
     def surprisal(self) -> float:
         """The negative log-probability in bits."""
         return -self.log_probability / math.log(2)
+
+
+def by_word(scores: Iterable[WordScore], tokenizer: Tokenizer) -> Iterator[WordScore]:
+    """The scores of whole words, from those of subwords or characters.
+
+    A word begins at white space, which counts as part of it, and ``<eos>`` is a word. Its log-probability is
+    the sum over its tokens. Tokens that are words already are left as they are.
+
+    Example:
+        >>> scores = [WordScore("a", -1.0, False), WordScore("▁", -0.5, False), WordScore("b", -2.0, False)]
+        >>> [(each.word, each.log_probability) for each in by_word(scores, Tokenizer("characters"))]
+        [('a', -1.0), ('b', -2.5)]
+    """
+    if tokenizer.whole_words:
+        yield from scores
+        return
+    word, total, unknown = b"", 0.0, False
+    for score in scores:
+        piece = tokenizer.spell(score.word)
+        if word and (score.word == EOS or (piece[:1].isspace() and word.strip())):
+            yield WordScore(word.decode("utf-8", "replace").strip(), total, unknown)
+            word, total, unknown = b"", 0.0, False
+        if score.word == EOS:
+            yield score
+        else:
+            word, total, unknown = word + piece, total + score.log_probability, unknown or score.unknown
+    if word:
+        yield WordScore(word.decode("utf-8", "replace").strip(), total, unknown)
 
 
 @dataclass(frozen=True)
@@ -178,7 +205,7 @@ class Scorer:
         return cls(
             work.model,
             work.run.vocabulary,
-            tokenizer=tokenizer_of(work.run.config.data),
+            tokenizer=work.run.tokenizer,
             cache=work.scores.settings("cache") if cache else None,
             adapt=work.scores.settings("dynamic") if adapt else None,
             statistics=work.statistics if adapt else None,
@@ -241,7 +268,7 @@ class Scorer:
             bos: as for `begin`.
         """
         source = path if isinstance(path, int) else Path(path)
-        words = chain.from_iterable(map(self.tokenizer, read_blocks(source)))
+        words = chain.from_iterable(map(self.tokenizer, self.tokenizer.blocks(source)))
         yield from self.read(words, self.begin(bos=bos))
 
     def log_probabilities(self, context: Context | None = None) -> Tensor:

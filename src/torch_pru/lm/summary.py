@@ -10,7 +10,17 @@ from torch_pru.lm.evaluation.static import format_perplexity
 from torch_pru.lm.results import Result, read_results
 from torch_pru.lm.visible import visible
 
-HEADINGS = ("run", "differs in", "parameters", "validation", "test", "epochs", "minutes", "ended")
+HEADINGS = (
+    "run",
+    "differs in",
+    "parameters",
+    "validation",
+    "test",
+    "test per word",
+    "epochs",
+    "minutes",
+    "ended",
+)
 
 
 def summary(paths: Iterable[str | Path]) -> str:
@@ -29,7 +39,8 @@ def summary(paths: Iterable[str | Path]) -> str:
     if not results:
         return "No runs.\n"
     differing = differing_settings(results)
-    rows = [cells(result, differing) for result in results]
+    tokens_differ = len({result.config.data.tokenizer for result in results}) > 1
+    rows = [cells(result, differing, per_word=tokens_differ) for result in results]
     used = [number for number in range(len(HEADINGS)) if any(row[number] for row in rows)]
     rule = ["---" if heading in ("run", "differs in", "ended") else "---:" for heading in HEADINGS]
     lines = [HEADINGS, rule, *rows]
@@ -47,11 +58,12 @@ def differing_settings(results: Sequence[Result]) -> list[str]:
     return [key for key in keys if any(result.own_settings.get(key) != first.get(key) for result in results)]
 
 
-def cells(result: Result, differing: Sequence[str]) -> list[str]:
+def cells(result: Result, differing: Sequence[str], *, per_word: bool = False) -> list[str]:
     """A run as texts, in the order of `HEADINGS`."""
     values = [f"{key}={as_text(result.own_settings[key])}" for key in differing if key in result.own_settings]
     total = result.parameters("total")
     scores = [result.perplexity("static", split) for split in ("valid", "test")]
+    scores.append(result.word_perplexity("static", "test") if per_word else None)
     return [
         result.name,
         ", ".join([*values, *(["finetuned"] if result.finetuned else [])]),

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.checkpoint import is_whole, name_of, opened, saved_numbers
+from torch_pru.lm.data.subwords import FILE as SUBWORDS
+from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.evaluation.scores import FILE as SCORES
 from torch_pru.lm.evaluation.scores import load_scores
@@ -51,10 +53,13 @@ def verify(path: str | Path) -> list[Finding]:
     looks: dict[str, Callable[[], str]] = {
         "config.toml": lambda: look_at_config(files, about),
         "vocabulary.txt": lambda: look_at_vocabulary(files, about),
+        SUBWORDS: lambda: look_at_subwords(files, about),
         "environment.json": lambda: look_at_json(files, "environment.json"),
         METRICS: lambda: look_at_metrics(files),
         SCORES: lambda: look_at_scores(files),
     }
+    if SUBWORDS not in about.files and not files.has(SUBWORDS):
+        del looks[SUBWORDS]
     stage = "finetuned" if about.stage == "finetune" else "trained (not finetuned)"
     checksums = "checksums present" if about.files else "no checksums: written by an earlier version"
     findings = [Finding("run.json", f"{stage}; {checksums}")]
@@ -90,6 +95,8 @@ def accept(path: str | Path) -> list[str]:
             content = files.read(name, CHECKED[name])
             if name == "config.toml":
                 read_config(content, files.path / name)
+            elif name == SUBWORDS:
+                Subwords.from_bytes(content, files.path / name)
             else:
                 Vocabulary.from_bytes(content, files.path / name)
             checksums[name] = sha256(content)
@@ -114,6 +121,12 @@ def look_at_vocabulary(files: Folder, about: About) -> str:
     """The words."""
     content = read_checked(files, "vocabulary.txt", about.files)
     return f"{len(Vocabulary.from_bytes(content, files.path / 'vocabulary.txt')):,} words"
+
+
+def look_at_subwords(files: Folder, about: About) -> str:
+    """What splits the text into subwords."""
+    content = read_checked(files, SUBWORDS, about.files)
+    return f"{len(Subwords.from_bytes(content, files.path / SUBWORDS).tokens):,} subwords"
 
 
 def look_at_json(files: Folder, name: str) -> str:

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.data.corpus import tokenizer_of
+from torch_pru.lm.config import is_subwords
 from torch_pru.lm.data.storage import make_folder
+from torch_pru.lm.data.subwords import FILE as SUBWORDS
+from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.data.tokenizer import Tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.model import LanguageModel
@@ -86,9 +88,14 @@ def export_run(run: RunFolder, folder: str | Path) -> None:
     folder = Path(folder)
     make_folder(folder)
     program = export_language_model(run.model())
-    program.model.metadata_props["tokenizer"] = tokenizer_of(run.config.data).name
+    tokenizer = run.tokenizer
+    program.model.metadata_props["tokenizer"] = (
+        SUBWORDS if isinstance(tokenizer, Subwords) else tokenizer.name
+    )
     program.save(str(folder / MODEL), external_data=False)
     run.vocabulary.save(folder / VOCABULARY)
+    if isinstance(tokenizer, Subwords):
+        (folder / SUBWORDS).write_bytes(tokenizer.to_bytes())
 
 
 class OnnxLanguageModel:
@@ -126,7 +133,8 @@ class OnnxLanguageModel:
                 f"{folder / VOCABULARY} has {len(self.vocabulary):,} words, and {MODEL} beside it {words:,}: "
                 f"it belongs to another model"
             )
-        self.tokenizer = Tokenizer(self.session.get_modelmeta().custom_metadata_map["tokenizer"])
+        name = self.session.get_modelmeta().custom_metadata_map["tokenizer"]
+        self.tokenizer = Subwords.load(folder / SUBWORDS) if is_subwords(name) else Tokenizer(name)
 
     def initial_state(self, batch: int) -> State:
         """Zeros for h and c of every layer."""

@@ -86,7 +86,7 @@ def test_each_run_ends_as_it_would_have_alone(
 ) -> None:
     loaded: list[str] = []
     original = driver.load_corpus
-    monkeypatch.setattr(driver, "load_corpus", lambda name: loaded.append(name) or original(name))
+    monkeypatch.setattr(driver, "load_corpus", lambda name, *_: loaded.append(name) or original(name))
     before = torch.get_rng_state()
     folders = folders_in(tmp_path, len(configs))
     reports: list[Path] = []

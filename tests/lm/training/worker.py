@@ -59,7 +59,7 @@ def die_at_checkpoint(number: int) -> None:
 def take_steps(job: dict[str, Any]) -> None:
     """Some steps of a trainer, whose weights the first process writes."""
     with joined_world("cpu") as world:
-        corpus = load_shared_corpus(job["settings"]["corpus"], world)
+        corpus = load_shared_corpus(job["settings"]["corpus"], "auto", world)
         trainer = Trainer(build_config("small", job["settings"]), corpus, world)
         if job.get("averaging"):
             trainer.optimizer.start_averaging()

@@ -5,7 +5,8 @@ from torch_pru.lm.data.corpus import Corpus, EncodedText, encode_text, load_corp
 from torch_pru.lm.data.kneser_ney import kneser_ney_bigram_perplexity
 from torch_pru.lm.data.prepare import PreparedText, prepare_text
 from torch_pru.lm.data.sources import adopt, fetch
-from torch_pru.lm.data.tokenizer import TOKENIZERS, Tokenizer
+from torch_pru.lm.data.subwords import Subwords
+from torch_pru.lm.data.tokenizer import TOKENIZERS, TextSize, Tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
 
 __all__ = [
@@ -13,6 +14,8 @@ __all__ = [
     "Corpus",
     "EncodedText",
     "PreparedText",
+    "Subwords",
+    "TextSize",
     "Tokenizer",
     "Vocabulary",
     "adopt",

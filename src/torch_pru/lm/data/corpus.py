@@ -6,9 +6,9 @@ import hashlib
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -18,19 +18,21 @@ import torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError, check_choice, nearest
-from torch_pru.lm.config import DataConfig
+from torch_pru.lm.config import DataConfig, is_subwords
 from torch_pru.lm.data.king_james import king_james_verses
 from torch_pru.lm.data.prepare import prepared_ids, prepared_text, smallest_integer
 from torch_pru.lm.data.sources import CORPORA, SPLITS, check_digest
 from torch_pru.lm.data.storage import data_folder, sha256_of
+from torch_pru.lm.data.subwords import FILE as SUBWORD_FILE
+from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.data.text import EOS, UNKNOWN, read_blocks
-from torch_pru.lm.data.tokenizer import Tokenizer
+from torch_pru.lm.data.tokenizer import Tokenizer, raw_pieces
 from torch_pru.lm.data.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Three texts as ids, each (N,), and their vocabulary.
+    """Three texts as ids, each (N,), their vocabulary and, if they are split into subwords, what splits them.
 
     The ids are int64, or of a smaller integer type where a user's text is mapped from disk. Convert the piece
     that you read with ``.long()``, not the whole text.
@@ -45,6 +47,7 @@ class Corpus:
     valid: Tensor
     test: Tensor
     vocabulary: Vocabulary
+    subwords: Subwords | None = None
 
     def split(self, name: str) -> Tensor:
         """The text called "train", "valid" or "test".
@@ -74,7 +77,9 @@ class Corpus:
         return total.hexdigest()
 
 
-def load_corpus(name_or_folder: str | Path, *, data_root: str | Path | None = None) -> Corpus:
+def load_corpus(
+    name_or_folder: str | Path, tokenizer: str | Subwords = "auto", *, data_root: str | Path | None = None
+) -> Corpus:
     """Read a corpus: "ptb", "wikitext-2", "king-james", one made by `prepare_text`, or a folder with
     train.txt, valid.txt and test.txt.
 
@@ -84,6 +89,8 @@ def load_corpus(name_or_folder: str | Path, *, data_root: str | Path | None = No
 
     Args:
         name_or_folder: which corpus.
+        tokenizer: ``"bpe:N"`` splits the text into subwords, which are learned from its training part; those
+            of a file, or given as `Subwords`, are used as they are. Any other leaves the text as it is.
         data_root: the folder of the named corpora; by default ``$PRU_DATA``, or the user's cache.
 
     Example:
@@ -91,9 +98,27 @@ def load_corpus(name_or_folder: str | Path, *, data_root: str | Path | None = No
         True
     """
     name = name_or_folder if isinstance(name_or_folder, str) else None
+    if isinstance(tokenizer, Subwords) or is_subwords(tokenizer):
+        return _load_in_subwords(name_or_folder, tokenizer, data_root)
     if name == "king-james":
         verses = king_james_verses()
         return _number({split: [list(chain(*verses[split]))] for split in SPLITS})
+    if (prepared := _prepared(name_or_folder, data_root)) is not None:
+        return _load_prepared(prepared, tokenizer)
+    files = _text_files(name_or_folder, data_root)
+    published = name if name in CORPORA else None
+    return _read_folder(files["train"].parent.resolve(), published, _versions(files))
+
+
+def _prepared(name_or_folder: str | Path, data_root: str | Path | None) -> Path | None:
+    if isinstance(name_or_folder, str) and name_or_folder in (*CORPORA, "king-james"):
+        return None
+    return prepared_folder(str(name_or_folder), data_root)
+
+
+def _text_files(name_or_folder: str | Path, data_root: str | Path | None) -> dict[str, Path]:
+    """The files of a published corpus, or of a folder of texts."""
+    name = name_or_folder if isinstance(name_or_folder, str) else None
     if name is not None and name in CORPORA:
         folder = Path(data_root or data_folder()) / CORPORA[name].folder
         if not folder.is_dir():
@@ -101,9 +126,7 @@ def load_corpus(name_or_folder: str | Path, *, data_root: str | Path | None = No
                 f"corpus {name!r} is not at {folder}; get it with `pru data {name}`, "
                 f"or import a local copy with `pru data {name} --from DIR`"
             )
-        return _load_folder(folder, name)
-    if (prepared := prepared_folder(str(name_or_folder), data_root)) is not None:
-        return _load_prepared(prepared)
+        return _files_of(folder)
     folder = Path(os.path.expanduser(name_or_folder))
     if not folder.is_dir():
         known = [*CORPORA, "king-james"]
@@ -112,12 +135,59 @@ def load_corpus(name_or_folder: str | Path, *, data_root: str | Path | None = No
             f"that you prepared with `pru data NAME --from FILE`, or a folder with train.txt, valid.txt and "
             f"test.txt{nearest(str(name_or_folder), known)}"
         )
-    return _load_folder(folder, None)
+    return _files_of(folder)
 
 
-def _load_prepared(folder: Path) -> Corpus:
+def _load_prepared(folder: Path, tokenizer: str | Subwords) -> Corpus:
+    name = tokenizer if isinstance(tokenizer, str) else tokenizer.name
+    made = prepared_text(folder).tokenizer
+    if is_subwords(made) != is_subwords(name) and name != "auto":
+        raise PRUError(
+            f"corpus {folder.name!r} was prepared with --tokens {made}, so tokenizer={name!r} does not fit; "
+            f"prepare the text again with --tokens {name}"
+        )
     train, valid, test = (torch.from_numpy(prepared_ids(folder, split)) for split in SPLITS)
-    return Corpus(train, valid, test, Vocabulary.load(folder / "vocabulary.txt"))
+    subwords = Subwords.load(folder / SUBWORD_FILE) if is_subwords(made) else None
+    return Corpus(train, valid, test, Vocabulary.load(folder / "vocabulary.txt"), subwords)
+
+
+def _load_in_subwords(
+    name_or_folder: str | Path, tokenizer: str | Subwords, data_root: str | Path | None
+) -> Corpus:
+    if (prepared := _prepared(name_or_folder, data_root)) is not None:
+        return _load_prepared(prepared, tokenizer)
+    texts = _texts(name_or_folder, data_root)
+    if isinstance(tokenizer, str):
+        files = {} if name_or_folder == "king-james" else _text_files(name_or_folder, data_root)
+        tokenizer = _subwords(tokenizer, name_or_folder, data_root, _versions(files))
+    ids = {}
+    for split, blocks in texts.items():
+        arrays = [np.array(tokenizer.encode(block), np.int64) for block in blocks()]
+        ids[split] = torch.from_numpy(np.concatenate(arrays))
+    return Corpus(ids["train"], ids["valid"], ids["test"], Vocabulary(tokenizer.tokens), tokenizer)
+
+
+@lru_cache(maxsize=2)  # learned once for the plan, the header and the training of a run
+def _subwords(
+    tokenizer: str, name_or_folder: str | Path, data_root: str | Path | None, versions: object
+) -> Subwords:
+    if tokenizer.endswith(".json"):
+        return Subwords.load(os.path.expanduser(tokenizer))
+    return Subwords.learn(tokenizer, _texts(name_or_folder, data_root)["train"]())
+
+
+def _texts(
+    name_or_folder: str | Path, data_root: str | Path | None
+) -> dict[str, Callable[[], Iterable[str]]]:
+    """What reads each part of a text that is not prepared, in blocks of whole lines."""
+    if name_or_folder == "king-james":
+        verses = king_james_verses()
+        return {split: partial(list, ["".join(raw_pieces(chain(*verses[split])))]) for split in SPLITS}
+    files = _text_files(name_or_folder, data_root)
+    _check_published(files, name_or_folder)
+    for path in files.values():
+        refuse_empty(path)
+    return {split: partial(read_blocks, path, whole_lines=True) for split, path in files.items()}
 
 
 def tokenizer_of(data: DataConfig) -> Tokenizer:
@@ -131,12 +201,22 @@ def tokenizer_of(data: DataConfig) -> Tokenizer:
         >>> tokenizer_of(DataConfig(corpus="ptb")).name
         'spaces'
     """
+    return Tokenizer(tokenizer_name(data))
+
+
+def tokenizer_name(data: DataConfig) -> str:
+    """The name of what splits the text of a run into tokens.
+
+    Example:
+        >>> tokenizer_name(DataConfig(corpus="ptb")), tokenizer_name(DataConfig(tokenizer="bpe:8000"))
+        ('spaces', 'bpe:8000')
+    """
     if data.tokenizer != "auto":
-        return Tokenizer(data.tokenizer)
+        return data.tokenizer
     if data.corpus == "king-james":
-        return Tokenizer("words")
+        return "words"
     folder = prepared_folder(data.corpus)
-    return Tokenizer("spaces" if folder is None else prepared_text(folder).tokenizer)
+    return "spaces" if folder is None else prepared_text(folder).tokenizer
 
 
 def located(data: DataConfig) -> DataConfig:
@@ -145,7 +225,8 @@ def located(data: DataConfig) -> DataConfig:
     corpus, folder = data.corpus, Path(os.path.expanduser(data.corpus))
     if corpus not in (*CORPORA, "king-james") and prepared_by_name(corpus) is None and folder.is_dir():
         corpus = str(folder.resolve())
-    return DataConfig(corpus, tokenizer_of(data).name)
+    name = tokenizer_name(data)
+    return DataConfig(corpus, str(Path(name).expanduser().resolve()) if name.endswith(".json") else name)
 
 
 def prepared_folder(corpus: str, data_root: str | Path | None = None) -> Path | None:
@@ -200,7 +281,7 @@ def encode_text(path: str | Path, vocabulary: Vocabulary, tokenizer: Tokenizer |
     unknown = words = lines = 0
     kind = smallest_integer(len(vocabulary))
     with tempfile.TemporaryFile() as file:
-        for block in read_blocks(path, whole_words=tokenizer.name == "spaces"):
+        for block in tokenizer.blocks(path):
             tokens = tokenizer(block)
             ids = vocabulary.find(tokens)
             missing = ids < 0
@@ -230,29 +311,42 @@ def _unknown_word(
     raise AssertionError("every word of the block is in the vocabulary")
 
 
-def _load_folder(folder: Path, name: str | None) -> Corpus:
+def _files_of(folder: Path) -> dict[str, Path]:
     files = {split: folder / f"{split}.txt" for split in SPLITS}
     for path in files.values():
         if not path.is_file():
             raise PRUError(f"{path} is missing; a corpus is a folder with train.txt, valid.txt and test.txt")
+    return files
+
+
+def _versions(files: Mapping[str, Path]) -> tuple[tuple[int, ...], ...]:
+    """What changes if one of the files does."""
     statuses = [path.stat() for path in files.values()]
-    versions = tuple((status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses)
-    return _read_folder(folder.resolve(), name, versions)
+    return tuple((status.st_ino, status.st_size, status.st_mtime_ns) for status in statuses)
+
+
+def _check_published(files: Mapping[str, Path], name: str | Path) -> None:
+    if isinstance(name, str) and name in CORPORA:
+        for split, path in files.items():
+            check_digest(name, split, path, sha256_of(path))
 
 
 @lru_cache(maxsize=1)  # a command needs its text several times: to check it, for the header, and to train
 def _read_folder(folder: Path, name: str | None, versions: tuple[tuple[int, ...], ...]) -> Corpus:
     """The texts of a folder, read again only if one of the files has changed."""
     files = {split: folder / f"{split}.txt" for split in SPLITS}
-    if name is not None:
-        for split, path in files.items():
-            check_digest(name, split, path, sha256_of(path))
+    _check_published(files, name or folder)
     return _number({split: _words(path) for split, path in files.items()}, mapped=name is None)
 
 
-def _words(path: Path) -> Iterator[list[str]]:
+def refuse_empty(path: Path) -> None:
+    """A text must have a word."""
     if all(block.isspace() for block in read_blocks(path)):
         raise PRUError(f"{path} is empty; it needs at least one word")
+
+
+def _words(path: Path) -> Iterator[list[str]]:
+    refuse_empty(path)
     return map(Tokenizer("spaces"), read_blocks(path))
 
 

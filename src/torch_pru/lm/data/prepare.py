@@ -13,17 +13,20 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from torch_pru.errors import PRUError, check_choice
+from torch_pru.errors import PRUError
+from torch_pru.lm.config import check_tokenizer, is_subwords
 from torch_pru.lm.data.sources import CORPORA, SPLITS
 from torch_pru.lm.data.storage import CHUNK, data_folder, make_folder, sha256_of, writing
+from torch_pru.lm.data.subwords import FILE as SUBWORD_FILE
+from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.data.text import EOS, UNKNOWN, read_blocks
-from torch_pru.lm.data.tokenizer import TOKENIZERS, Tokenizer, choose_tokenizer
+from torch_pru.lm.data.tokenizer import Tokenizer, choose_tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
 
 FORMAT = 1  # of the folder; part of the name of a text's corpus, so that a new format is prepared anew
@@ -91,9 +94,10 @@ def prepare_text(
     Args:
         sources: UTF-8 files, or folders whose files are all read.
         name: of the corpus; by default the first file's, with the beginning of a hash of the text.
-        tokenizer: one of `TOKENIZERS`; ``"auto"`` chooses characters for languages without spaces and for
-            source code, and words for everything else.
-        vocabulary: at most this many different tokens; the others become ``<unk>``.
+        tokenizer: one of `TOKENIZERS`; ``"bpe:N"`` learns N subwords from the training part, and a
+            ``tokenizers`` file (``*.json``) brings its own; ``"auto"`` chooses characters for languages
+            without spaces and for source code, and words for everything else.
+        vocabulary: at most this many different tokens; the others become ``<unk>``. Not for subwords.
         data_root: where to; by default ``$PRU_DATA``, or the user's cache.
         progress: called after each block.
 
@@ -102,7 +106,7 @@ def prepare_text(
         >>> text.name, text.tokens["train"], text.types                     # doctest: +SKIP
         ('book-1f0c9a2e', 201_330, 9_412)
     """
-    check_choice("tokenizer", tokenizer, ["auto", *TOKENIZERS])
+    check_tokenizer(tokenizer)
     parts = parts_of([Path(os.path.expanduser(source)) for source in sources])
     files = [path for paths in parts.values() for path in paths]
     sample = sample_of(files)
@@ -110,7 +114,8 @@ def prepare_text(
     if tokenizer == "auto":
         tokenizer, reason = choose_tokenizer(sample)
     if name is None:
-        name = name_of(Path(sources[0]), files, f"{FORMAT} {sorted(parts)} {tokenizer} {vocabulary}")
+        kind = sha256_of(Path(tokenizer)) if tokenizer.endswith(".json") else tokenizer
+        name = name_of(Path(sources[0]), files, f"{FORMAT} {sorted(parts)} {kind} {vocabulary}")
     check_name(name)
     folder = Path(data_root or data_folder()) / name
     if not (folder / "corpus.json").exists():
@@ -119,9 +124,12 @@ def prepare_text(
         make_folder(folder.parent)
         with writing(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=".preparing-") as aside:
             size = sum(path.stat().st_size for path in files)
-            work = Preparation(Path(aside), Tokenizer(tokenizer), vocabulary, progress)
-            work.read(parts, size, density=len(work.tokenizer(sample)) / max(1, len(sample.encode())))
-            about = work.number() | {
+            numbered = (
+                subword_parts(Path(aside), parts, size, tokenizer, progress)
+                if is_subwords(tokenizer)
+                else word_parts(Path(aside), parts, size, Tokenizer(tokenizer), vocabulary, sample, progress)
+            )
+            about = numbered | {
                 "sources": [path.name for path in files[:1000]],
                 "size": size,
                 "tokenizer": tokenizer,
@@ -131,6 +139,76 @@ def prepare_text(
             (ready / "corpus.json").write_text(json.dumps({"format": FORMAT, **about}, indent=1) + "\n")
             ready.rename(folder)
     return prepared_text(folder)
+
+
+def word_parts(
+    folder: Path,
+    parts: dict[str, list[Path]],
+    size: int,
+    tokenizer: Tokenizer,
+    vocabulary: int,
+    sample: str,
+    progress: Progress | None,
+) -> dict[str, object]:
+    """Write a corpus of words or characters; what ``corpus.json`` says of it."""
+    work = Preparation(folder, tokenizer, vocabulary, progress)
+    work.read(parts, size, density=len(tokenizer(sample)) / max(1, len(sample.encode())))
+    return work.number()
+
+
+def subword_parts(
+    folder: Path, parts: dict[str, list[Path]], size: int, tokenizer: str, progress: Progress | None
+) -> dict[str, object]:
+    """Write a corpus of subwords; what ``corpus.json`` says of it.
+
+    The text is split into its parts first, in bytes, so that subwords are learned from the training part.
+    """
+    if "all" in parts:
+        deal_bytes(folder, parts["all"], size, progress)
+        parts = {split: [folder / split] for split in SPLITS}
+
+    def blocks(split: str) -> Iterator[str]:
+        return chain.from_iterable(read_blocks(path, whole_lines=True) for path in parts[split])
+
+    if tokenizer.endswith(".json"):
+        subwords = Subwords.load(tokenizer)
+    else:
+        subwords = Subwords.learn(tokenizer, blocks("train"))
+    ready = folder / "ready"
+    ready.mkdir()
+    tokens = {}
+    for split in SPLITS:
+        kind = smallest_integer(len(subwords.tokens))
+        with open(folder / "ids", "wb") as file:
+            for block in blocks(split):
+                file.write(np.array(subwords.encode(block), kind).tobytes())
+        length = (folder / "ids").stat().st_size // np.dtype(kind).itemsize
+        if length < (FEWEST_TOKENS if split == "train" else 2):
+            raise PRUError(f"the {split} part of the text has only {length:,} tokens; give more text")
+        ids = np.lib.format.open_memmap(ready / f"{split}.npy", mode="w+", dtype=kind, shape=(length,))
+        ids[:] = np.memmap(folder / "ids", kind, "r")
+        ids.flush()
+        tokens[split] = length
+    Vocabulary(subwords.tokens).save(ready / "vocabulary.txt")
+    (ready / SUBWORD_FILE).write_bytes(subwords.to_bytes())
+    return {"types": len(subwords.tokens), "tokens": tokens, "unknown": dict.fromkeys(SPLITS, 0)}
+
+
+def deal_bytes(folder: Path, files: Sequence[Path], size: int, progress: Progress | None) -> None:
+    """Write the three parts of a text into files of their own."""
+    done = 0
+    with (
+        open(folder / "train", "wb") as train,
+        open(folder / "valid", "wb") as valid,
+        open(folder / "test", "wb") as test,
+    ):
+        dealer = ByteDealer(size, {"train": train, "valid": valid, "test": test})
+        for path in files:
+            for block in read_blocks(path, whole_lines=True):
+                dealer.deal(np.frombuffer(block.encode(), np.uint8))
+                done += len(block)
+                if progress is not None:
+                    progress(min(done, size), size)
 
 
 def prepared_text(folder: Path) -> PreparedText:
@@ -335,10 +413,13 @@ class Dealer:
         outputs: a file for each part.
     """
 
+    END = 0  # what ends a line
+    SCALE = 1  # how many of what is dealt make a token, about
+
     def __init__(self, total: int, outputs: dict[str, IO[bytes]]) -> None:
-        cycles = min(max(total // CYCLE, 1), MOST_CYCLES)
+        cycles = min(max(total // (CYCLE * self.SCALE), 1), MOST_CYCLES)
         cycle = max(total // cycles, 20)
-        held_out = max(1, int(min(total * HELD_OUT, MOST_HELD_OUT) / cycles))
+        held_out = max(1, int(min(total * HELD_OUT, MOST_HELD_OUT * self.SCALE) / cycles))
         rest = cycle - 2 * held_out
         before, between = int(0.3 * rest), int(0.4 * rest)
         self.plan = [
@@ -353,7 +434,7 @@ class Dealer:
         self.left = self.plan[0][1]  # tokens of this stretch
 
     def deal(self, ids: np.ndarray) -> None:
-        """Take the next tokens of the text; 0 ends a line."""
+        """Take the next tokens of the text."""
         while len(ids):
             split, length = self.plan[self.at]
             if len(ids) <= self.left:
@@ -361,9 +442,24 @@ class Dealer:
                 self.left -= len(ids)
                 return
             slack = max(1, length // 2)  # a stretch may be so much longer, to end with a line
-            ends = np.flatnonzero(ids[self.left : self.left + slack] == 0)
-            cut = self.left + (int(ends[0]) + 1 if len(ends) else 0)
+            ends = np.flatnonzero(ids[self.left : self.left + slack] == self.END)
+            cut = self.left + (int(ends[0]) + 1 if len(ends) else self.to_end(ids))
             self.outputs[split].write(ids[:cut].tobytes())
             ids = ids[cut:]
             self.at = (self.at + 1) % len(self.plan)
             self.left = self.plan[self.at][1]
+
+    def to_end(self, ids: np.ndarray) -> int:
+        """How much longer the stretch must be where no line ends."""
+        return 0
+
+
+class ByteDealer(Dealer):
+    """Deals out the bytes of a text; no character is cut."""
+
+    END = ord("\n")
+    SCALE = 4
+
+    def to_end(self, ids: np.ndarray) -> int:
+        """The rest of a UTF-8 character, at most 3 bytes."""
+        return int(np.argmax(ids[self.left : self.left + 4] & 0xC0 != 0x80))

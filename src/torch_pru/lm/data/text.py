@@ -14,7 +14,7 @@ UNKNOWN = "<unk>"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def read_blocks(path: Path | int, *, whole_words: bool = True) -> Iterator[str]:
+def read_blocks(path: Path | int, *, whole_words: bool = True, whole_lines: bool = False) -> Iterator[str]:
     """The text of a file in blocks of about a megabyte, cut after a space or a line break.
 
     The last block ends in a newline. A block, not a line, is held in memory, so a line of any length is fine.
@@ -23,6 +23,7 @@ def read_blocks(path: Path | int, *, whole_words: bool = True) -> Iterator[str]:
         path: a UTF-8 file, or 0 for standard input; a byte-order mark is skipped.
         whole_words: never cut inside a word, however long it is. If False, a block without any space or line
             break is cut between two characters.
+        whole_lines: cut after a line break; only a line that is longer than a block is cut before a space.
 
     Example:
         >>> import tempfile
@@ -41,7 +42,9 @@ def read_blocks(path: Path | int, *, whole_words: bool = True) -> Iterator[str]:
             while chunk := file.read(CHUNK):
                 # These two bytes are never part of a longer UTF-8 character.
                 cut = max(block.rfind(b" "), block.rfind(b"\n")) + 1
-                if not cut and not whole_words:
+                if whole_lines:
+                    cut = block.rfind(b"\n") + 1 or max(0, block.rfind(b" "))
+                if not cut and (whole_lines or not whole_words):
                     cut = _last_character(block)
                 if cut:
                     yield _decode(block[:cut], name, offset)

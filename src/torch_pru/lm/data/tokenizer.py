@@ -6,10 +6,11 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 from torch_pru.errors import check_choice
-from torch_pru.lm.data.text import EOS, UNKNOWN
+from torch_pru.lm.data.text import EOS, UNKNOWN, read_blocks
 
 TOKENIZERS = {
     "words": "lower-cased words, with punctuation split off",
@@ -23,6 +24,13 @@ SPACE, TAB = "▁", "␉"
 """What stands for a space and for a tab in the vocabulary of ``characters``."""
 
 _CURLY = str.maketrans("‘’“”", "''\"\"")
+
+
+class TextSize(NamedTuple):
+    """How long a text is: words between white space, with each line break as one more, and bytes in UTF-8."""
+
+    words: int
+    bytes: int
 
 
 class Tokenizer:
@@ -58,6 +66,15 @@ class Tokenizer:
         text = text.lower() if self.name == "words" else text
         return [EOS if token == "\n" else token for token in word_pattern().findall(text)]
 
+    @property
+    def whole_words(self) -> bool:
+        """Whether each token is a word or a sign, rather than a part of a word."""
+        return self.name in ("words", "cased-words", "spaces")
+
+    def blocks(self, path: Path | int) -> Iterator[str]:
+        """The text of a file in blocks of about a megabyte; a path of 0 is standard input."""
+        return read_blocks(path, whole_words=self.name == "spaces")
+
     def join(self, tokens: Iterable[str], *, sentence_case: bool | None = None) -> str:
         """The text that tokens make.
 
@@ -80,6 +97,33 @@ class Tokenizer:
             case = SentenceCase()
         for token in tokens:
             yield spacing(case(token))
+
+    def spell(self, token: str) -> bytes:
+        """What a token that is part of a word stands for in the text, in UTF-8."""
+        return {EOS: "\n", SPACE: " ", TAB: "\t"}.get(token, token).encode()
+
+    def spelled(self, tokens: Iterable[str]) -> Iterator[bytes]:
+        """What each token adds to the text, in UTF-8."""
+        pieces = raw_pieces(tokens) if self.name == "spaces" else self.pieces(tokens, sentence_case=False)
+        return map(str.encode, pieces)
+
+    def size(self, tokens: Iterable[str]) -> TextSize:
+        """How long the text is that tokens make.
+
+        Example:
+            >>> Tokenizer("words").size(["he", "said", ",", "<unk>", ".", "<eos>"])
+            TextSize(words=4, bytes=16)
+        """
+        words = length = 0
+        inside = False  # of a word
+        for piece in self.spelled(tokens):
+            length += len(piece)
+            if piece == b"\n":
+                words += 1
+            elif piece:
+                words += len(piece.split()) - (inside and not piece[:1].isspace())
+            inside = not piece[-1:].isspace() if piece else inside
+        return TextSize(words, length)
 
 
 def raw_pieces(tokens: Iterable[str]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torch_pru.errors import PRUError, check_choice, check_positive
 from torch_pru.lm.checkpoint import saved_numbers
-from torch_pru.lm.data import Corpus, EncodedText, encode_text, tokenizer_of
+from torch_pru.lm.data import Corpus, EncodedText, TextSize, encode_text
 from torch_pru.lm.data.sources import SPLITS
 from torch_pru.lm.device import choose_device, device_name
 from torch_pru.lm.evaluation.cache import score_cache
@@ -78,7 +78,7 @@ class Evaluation:
 
     def encode(self, text: Path) -> EncodedText:
         """A file as ids, split into tokens as the run's corpus is."""
-        return encode_text(text, self.run.vocabulary, tokenizer_of(self.run.config.data))
+        return encode_text(text, self.run.vocabulary, self.run.tokenizer)
 
     @contextmanager
     def _working(self, description: str) -> Iterator[ProgressCallback]:
@@ -134,7 +134,17 @@ class Evaluation:
             self.losses[method] = found.losses
         # Autocast does not apply to float64.
         is_double = next(self.model.parameters()).dtype == torch.float64
-        return entry(found, device_name(self.device), "float64" if is_double else self.precision, settings)
+        computed = "float64" if is_double else self.precision
+        size = self._size(ids) if batch == 1 else None
+        return entry(found, device_name(self.device), computed, settings, size)
+
+    def _size(self, ids: Tensor) -> TextSize:
+        """Words and bytes of a text without its first word and token, which are not scored."""
+        words = self.run.vocabulary.words
+        tokens = (words[number] for piece in ids.split(1 << 20) for number in piece.tolist())
+        tokenizer = self.run.tokenizer
+        whole = tokenizer.size(tokens)
+        return TextSize(whole.words - 1, whole.bytes - tokenizer.size([words[int(ids[0])]]).bytes)
 
     def record(self, split: str = "", found: Mapping[str, dict[str, Any]] | None = None) -> list[str]:
         """Write the tuned settings, and scores of a split, to the run's scores.json.

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError
+from torch_pru.lm.data.tokenizer import TextSize
 from torch_pru.lm.evaluation.cache import CacheSettings
 from torch_pru.lm.evaluation.dynamic import DynamicSettings
-from torch_pru.lm.evaluation.static import Score
+from torch_pru.lm.evaluation.static import Score, perplexity
 from torch_pru.lm.evaluation.tune import Tuning
 from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFileError
 from torch_pru.lm.model import LanguageModel, parameter_counts
@@ -69,10 +70,11 @@ class Scores:
     inputs: str = ""
     history: list[dict[str, Any]] = field(default_factory=list)
 
-    def perplexity(self, method: str, split: str) -> float | None:
-        """The recorded perplexity, or None."""
-        entry = self.results.get(method, {}).get(split)
-        return None if entry is None else float(entry["perplexity"])
+    def perplexity(self, method: str, split: str, per: str = "token") -> float | None:
+        """The recorded perplexity per token, ``"word"`` or ``"byte"``, or None."""
+        entry = self.results.get(method, {}).get(split, {})
+        value = entry.get("perplexity" if per == "token" else f"{per}_perplexity")
+        return None if value is None else float(value)
 
     def note(self, method: str, split: str, found: dict[str, Any]) -> bool:
         """Record an `entry`, unless it would replace a more precise one; returns whether it was recorded."""
@@ -106,8 +108,9 @@ def entry(
     device: str,
     precision: str = "float32",
     settings: DynamicSettings | CacheSettings | None = None,
+    size: TextSize | None = None,
 ) -> dict[str, Any]:
-    """A score as plain values.
+    """A score as plain values; with the size of the text, also the perplexity per word and per byte.
 
     Example:
         >>> entry(Score(0.0, 10, 0.1), "cpu")
@@ -116,6 +119,10 @@ def entry(
     where = {"device": device, "precision": precision}
     numbers = {"nll": score.nll, "tokens": score.tokens, "seconds": score.seconds}
     values: dict[str, Any] = {"perplexity": score.perplexity, **numbers, **where}
+    if size is not None:
+        for unit, count in (("word", size.words), ("byte", size.bytes)):
+            values[f"{unit}s"] = count
+            values[f"{unit}_perplexity"] = perplexity(score.nll * score.tokens / max(1, count))
     return values if settings is None else {**values, "settings": dataclasses.asdict(settings)}
 
 
@@ -153,6 +160,9 @@ def check_shape(scores: Scores) -> None:
         for split, found in object_of(f"results.{method}", splits).items():
             place = f"results.{method}.{split}"
             numbers_of(place, {"perplexity": object_of(place, found).get("perplexity")})
+            numbers_of(
+                place, {key: found[key] for key in ("word_perplexity", "byte_perplexity") if key in found}
+            )
             if method in SETTINGS:
                 numbers_of(f"{place}.settings", found.get("settings"))
     if not isinstance(scores.history, list) or not all(isinstance(one, dict) for one in scores.history):

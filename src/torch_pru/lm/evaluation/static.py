@@ -21,7 +21,7 @@ WINDOW = 1000
 """Steps per pass."""
 
 MAX_LOGITS = {"cuda": 2**24, "cpu": 2**21}
-"""Logits in memory at a time: 64 MiB in float32 on a GPU, and 8 MiB on a CPU, which is faster from its cache."""
+"""Logits in memory at a time: in float32, 64 MiB on a GPU and 8 MiB on a CPU, where the cache holds them."""
 
 
 @dataclass(frozen=True)

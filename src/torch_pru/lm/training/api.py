@@ -13,6 +13,7 @@ from torch_pru.errors import PRUError
 from torch_pru.lm.checkpoint import save_checkpoint
 from torch_pru.lm.config import Config
 from torch_pru.lm.data.corpus import Corpus, located
+from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.device import choose_device
 from torch_pru.lm.recipe import finetuning_settings
 from torch_pru.lm.run import RunFolder, pru_command, refuse_existing_run
@@ -163,6 +164,7 @@ class NewRun:
         self.path = Path(path)
         refuse_existing_run(self.path)
         self.config = with_precision(dataclasses.replace(config, data=located(config.data)))
+        self.tokenizer: str | Subwords = self.config.data.tokenizer
 
     def check_corpus(self, corpus: Corpus) -> None:
         """Any text is accepted."""
@@ -180,6 +182,7 @@ class InterruptedRun:
         self.run = RunFolder.open(path)
         self.run.refuse_moved_text()
         self.path, self.config = self.run.path, self.run.config
+        self.tokenizer = self.run.corpus_tokenizer
 
     def check_corpus(self, corpus: Corpus) -> None:
         """Raise if the text has changed since the run started."""
@@ -206,6 +209,7 @@ class FinetuningRun:
         self.source = RunFolder.open(source)
         refuse_finetuned_run(self.source)
         self.source.refuse_moved_text()
+        self.tokenizer = self.source.corpus_tokenizer
         self.path = Path(path) if path else finetuned_folder(self.source.path)
         refuse_existing_run(self.path)
         checkpoint = self.source.checkpoint()

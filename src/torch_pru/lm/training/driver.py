@@ -20,8 +20,9 @@ from typing import Protocol
 import torch
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.config import Config
+from torch_pru.lm.config import Config, is_subwords
 from torch_pru.lm.data.corpus import Corpus, load_corpus
+from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.device import choose_device
 from torch_pru.lm.run import RunFolder, locked
 from torch_pru.lm.training.distributed import World, joined_world
@@ -47,6 +48,7 @@ class RunStart(Protocol):
 
     path: Path
     config: Config
+    tokenizer: str | Subwords
 
     def check_corpus(self, corpus: Corpus) -> None:
         """Raise if the run cannot use this text."""
@@ -133,21 +135,22 @@ def gpu_shared_by(runs: int, device: torch.device) -> Iterator[None]:
 
 def build_runs(starts: Sequence[RunStart], world: World) -> list[ActiveRun]:
     """Build the trainer of each run; a corpus of several runs is read once."""
-    corpora: dict[str, Corpus] = {}
+    corpora: dict[object, Corpus] = {}
     runs = []
     for start in starts:
         name = start.config.data.corpus
-        corpora[name] = corpora.get(name) or load_shared_corpus(name, world)
-        start.check_corpus(corpora[name])
-        runs.append(ActiveRun(start, corpora[name], world, own_stream=len(starts) > 1))
+        key = name, start.config.data.tokenizer if is_subwords(start.config.data.tokenizer) else ""
+        corpora[key] = corpora.get(key) or load_shared_corpus(name, start.tokenizer, world)
+        start.check_corpus(corpora[key])
+        runs.append(ActiveRun(start, corpora[key], world, own_stream=len(starts) > 1))
     return runs
 
 
-def load_shared_corpus(name: str, world: World) -> Corpus:
+def load_shared_corpus(name: str, tokenizer: str | Subwords, world: World) -> Corpus:
     """Load a corpus in the main process first, so that the others find it prepared."""
     if not world.main:
         world.from_main(0.0)
-    corpus = load_corpus(name)
+    corpus = load_corpus(name, tokenizer)
     if world.main:
         world.from_main(0.0)
     return corpus
