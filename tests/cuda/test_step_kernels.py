@@ -86,7 +86,7 @@ def taken(
         torch.randn(gradient.shape, device="cuda", generator=generator).to(dtype) for gradient in gradients
     ]
     optimizer = AveragedSGD(weights, clip=0.25, weight_decay=1e-3)
-    assert optimizer.fused == (dtype == torch.float32)
+    assert (optimizer._update is backends.module("cuda").sgd_update) == (dtype == torch.float32)
     if averaging:
         optimizer.start_averaging()
     numbers = [torch.tensor(value, device="cuda") for value in (3.0, 0, -1)]

@@ -73,7 +73,7 @@ def test_one_graph_gives_the_scores_of_plain_segments(
             assert found.nll == pytest.approx(expected, rel=1e-4)
             assert all(torch.equal(value, before[name]) for name, value in on_gpu.state_dict().items())
         assert evaluation.score(SETTINGS[0]).nll == pytest.approx(plain[0], rel=1e-4)
-    assert evaluation.reader._replayed.captured is not None
+    assert evaluation.reader._graphed.graph is not None
     assert len({round(nll, 3) for nll in plain}) == 3
 
 
@@ -165,7 +165,7 @@ def test_an_lstm_goes_without_graphs(train_text: Tensor, text: Tensor) -> None:
     model.to(DEVICE)
     evaluation = DynamicEvaluation(model, text, gradient_statistics(model, train_text, batch=20))
     assert evaluation.score(SETTINGS[0]).nll == pytest.approx(expected, rel=1e-2)  # cuDNN may use TF32
-    assert evaluation.reader._replayed.captured is None
+    assert evaluation.reader._graphed.graph is None
 
 
 def test_the_kernel_updates_as_the_rule_says() -> None:

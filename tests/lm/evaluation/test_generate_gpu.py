@@ -52,8 +52,8 @@ def test_graphs_give_the_words_of_plain_steps(unit: str, dtype: torch.dtype) -> 
     steppers = [Stepper(model, 1, dtype=dtype, graph=graph) for graph in (True, False)]
     graphed, plain = ([*islice(stepper.likeliest(start), COUNT)] for stepper in steppers)
     assert graphed == plain
-    assert steppers[0]._find_words.captured is not None
-    assert steppers[1]._find_words.captured is None
+    assert steppers[0]._find_words.graph is not None
+    assert steppers[1]._find_words.graph is None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
