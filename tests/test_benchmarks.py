@@ -277,3 +277,30 @@ def test_a_benchmark_shows_its_table(name: str) -> None:
     rows = [line for line in shown.stdout.splitlines() if line.startswith("| ")]
     assert len(rows) >= 3
     assert "nn.LSTM" in shown.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_the_allreduce_benchmark_needs_a_gpu(tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    command = [sys.executable, BENCHMARKS / "allreduce.py", "--json", record]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "benchmarks/allreduce.py needs an NVIDIA GPU and a PyTorch with NCCL; there is none here"
+    ]
+    assert not record.exists()
+
+
+@pytest.mark.parametrize("benchmark", ["allreduce"], indirect=True)
+def test_the_allreduce_benchmark_exchanges_with_one_process(benchmark: ModuleType) -> None:
+    sent = []
+
+    def double(flat: Tensor) -> None:
+        sent.append(flat.clone())
+        flat *= 2
+
+    tensors = [torch.tensor([[1.0, 2.0]]), torch.tensor(3.0)]
+    benchmark.ExchangingWorld(CPU, exchange=double).average(tensors)
+    assert [one.tolist() for one in sent] == [[1.0, 2.0, 3.0]]
+    assert [one.tolist() for one in tensors] == [[[2.0, 4.0]], 6.0]
