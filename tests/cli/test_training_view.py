@@ -72,9 +72,16 @@ def test_of_many_short_epochs_every_tenth_has_a_line(monkeypatch: pytest.MonkeyP
         for epoch in range(1, 51):
             view(replace(EPOCH, epoch=epoch, epochs=50, stop_reason="all epochs done" if epoch == 50 else ""))
         view(replace(EPOCH, epoch=21, epochs=50, step=343, stop_reason="time is up"))
+        view(replace(EPOCH, epoch=1, step=1, steps=686, stop_reason="time is up"))
+        view(replace(EPOCH, epoch=2, step=686, steps=686, stop_reason="time is up"))
     lines = file.getvalue().splitlines()
-    assert [line.split()[1] for line in lines[:-1]] == ["10", "20", "30", "40", "50", "21"]
-    assert lines[-1] == (
+    ends = [line for line in lines if not line.startswith("epoch")]
+    numbers = [int(line.split()[1]) for line in lines if line not in ends]
+    assert numbers == [10, 20, 30, 40, 50, 21, 1, 2]
+    assert ends[0] == "training ends after epoch 50: all epochs done"
+    assert ends[2].startswith("time is up after less than 1% of the training text. ")
+    assert ends[3].startswith("time is up after epoch 2. ")
+    assert ends[1] == (
         "time is up after 50% of epoch 21. This run is complete; to train longer, start a new one with a "
         "larger --minutes"
     )

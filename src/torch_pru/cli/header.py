@@ -73,8 +73,8 @@ def plan_in_words(config: Config, tokens: int, speed: float | None) -> str:
     passes = limit * speed / tokens
     if passes < 1:
         return (
-            f"{limited}, enough for about {passes:.0%} of the text; a larger --minutes reads more of it, a "
-            f"shorter text is read several times"
+            f"{limited}, enough for {share_in_words(passes)} of the text; a larger --minutes reads more of "
+            f"it, a shorter text is read several times"
         )
     return (
         f"up to {count(epochs, 'epoch')}, {limited} (about {count(round(passes), 'epoch')} on this machine)"
@@ -128,6 +128,16 @@ def epochs_in_words(config: Config) -> str:
     """How many passes over the text there are."""
     epochs, early = config.training.epochs, config.training.early_stop_from
     return f"up to {count(epochs, 'epoch')}" if 0 < early < epochs else count(epochs, "epoch")
+
+
+def share_in_words(share: float) -> str:
+    """About what percentage.
+
+    Example:
+        >>> share_in_words(0.6), share_in_words(0.001)
+        ('about 60%', 'less than 1%')
+    """
+    return "less than 1%" if share < 0.01 else f"about {share:.0%}"
 
 
 def count(number: int, thing: str) -> str:

@@ -100,7 +100,7 @@ class RunView:
             self._print(
                 f"epoch {progress.epoch}: validation stopped improving; averaging weights from here on"
             )
-        if progress.stop_reason not in ("", "all epochs done"):
+        if progress.stop_reason:
             self._print(stop_line(progress))
         self.epoch_started = now
 
@@ -170,7 +170,7 @@ def epoch_line(progress: TrainingProgress, seconds: float) -> str:
 
 
 def stop_line(progress: TrainingProgress) -> str:
-    """Why a run ends before its last epoch, and how to train longer.
+    """Why a run ends, and how to train longer if the time was up.
 
     Args:
         progress: the report at the end of the run.
@@ -179,8 +179,10 @@ def stop_line(progress: TrainingProgress) -> str:
         return f"training ends after epoch {progress.epoch}: {progress.stop_reason}"
     share = progress.step / max(1, progress.steps)
     what = "the training text" if progress.epoch == 1 else f"epoch {progress.epoch}"
+    if share < 1:
+        what = f"{'less than 1%' if share < 0.01 else f'{share:.0%}'} of {what}"
     return (
-        f"time is up after {share:.0%} of {what}. This run is complete; to train longer, start a new one "
+        f"time is up after {what}. This run is complete; to train longer, start a new one "
         f"with a larger --minutes"
     )
 
