@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,13 @@ def poisoned():
     torch.use_deterministic_algorithms(True, warn_only=True)  # for the filling alone, not to forbid anything
     yield
     torch.use_deterministic_algorithms(False)
+
+
+def pytest_configure() -> None:
+    """Under nohup and in background jobs, these signals are ignored, also by the processes of tests."""
+    for number, handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
+        if hasattr(signal, number) and signal.getsignal(getattr(signal, number)) == signal.SIG_IGN:
+            signal.signal(getattr(signal, number), handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
