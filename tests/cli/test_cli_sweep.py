@@ -15,7 +15,7 @@ from torch_pru.lm.sweep import Grid, read_grid
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_pru.lm.run.commit", lambda: None)
+    monkeypatch.setattr("torch_pru.lm.environment.commit", lambda: None)
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from command import invoke, refusal, write_recipe
 
-from torch_pru.lm.run import locked
+from torch_pru.lm.lock import locked
 from torch_pru.lm.sweep import Range, grid_text, read_grid
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_pru.lm.run.commit", lambda: None)
+    monkeypatch.setattr("torch_pru.lm.environment.commit", lambda: None)
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def is_finished(run: RunFolder) -> bool:
 
 def opened_to_resume(run: Path) -> InterruptedRun:
     """A run that can be resumed: no other process uses it, and it has an intact checkpoint."""
-    from torch_pru.lm.run import locked
+    from torch_pru.lm.lock import locked
     from torch_pru.lm.training.api import InterruptedRun
 
     start = InterruptedRun(run)

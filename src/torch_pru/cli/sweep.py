@@ -155,7 +155,7 @@ def split_values(text: str) -> list[str]:
 def train_grid(grid: Grid, folder: Path, minutes: float | None, ray: str | None = None) -> None:
     """Train what is not trained yet, score it, and show the table."""
     from torch_pru.lm.data.storage import write_aside
-    from torch_pru.lm.run import locked
+    from torch_pru.lm.lock import locked
     from torch_pru.lm.sweep import grid_text
 
     runs = {
@@ -204,7 +204,8 @@ def rows_of(runs: Mapping[Path, Config]) -> list[Row]:
 
 def check_there(runs: Mapping[Path, Config]) -> None:
     """Refuse runs that have other settings, or that another process is training; say what there is to do."""
-    from torch_pru.lm.run import RunFolder, locked
+    from torch_pru.lm.lock import locked
+    from torch_pru.lm.run import RunFolder
     from torch_pru.lm.sweep import check_same
 
     for path, config in runs.items():

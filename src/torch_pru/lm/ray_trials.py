@@ -21,8 +21,8 @@ from typing import Any
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config
+from torch_pru.lm.lock import locked
 from torch_pru.lm.recipe import config_text, read_config
-from torch_pru.lm.run import locked
 from torch_pru.lm.sweep import Grid, Range
 from torch_pru.lm.training import Interrupted, TrainingProgress, resume, train
 from torch_pru.lm.training.peers import versions

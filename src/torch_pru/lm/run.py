@@ -9,23 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
-import platform
 import shlex
-import subprocess
-import sys
-import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import numpy
 import torch
 
-import torch_pru
 from torch_pru.errors import PRUError
 from torch_pru.lm.checkpoint import Checkpoint, load_newest, saved_numbers
 from torch_pru.lm.config import Config, is_subwords
@@ -35,7 +27,7 @@ from torch_pru.lm.data.subwords import LIMIT as SUBWORDS_LIMIT
 from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.data.tokenizer import Tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
-from torch_pru.lm.device import device_name
+from torch_pru.lm.environment import environment
 from torch_pru.lm.files import TEXT_LIMIT, VOCABULARY_LIMIT, Folder, MissingFileError
 from torch_pru.lm.metrics import METRICS, read_metrics, stop_reason
 from torch_pru.lm.model import LanguageModel
@@ -351,86 +343,3 @@ def pru_command(verb: str, run: str | Path) -> str:
         "pru resume 'my runs/quickstart-1'"
     """
     return shlex.join(["pru", verb, str(run)])
-
-
-@contextmanager
-def locked(path: Path, patience: float = 0.0) -> Iterator[None]:
-    """Keep other processes away from a run folder; the system lifts the lock when this process ends.
-
-    Where another is at work already, wait up to ``patience`` seconds for it.
-    """
-    files = Folder(path)
-    files.make()
-    # The folder, too: the file can be deleted while a process holds it, and another would make a new one.
-    with files.open_lock("lock") as file, files.handle() as folder:
-        deadline = time.monotonic() + patience
-        while not (taken := lock(file) and lock_folder(folder)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        if not taken:
-            raise PRUError(f"another process is at work on the run in {path}; wait for it or stop it")
-        yield
-
-
-def lock(file: IO[bytes]) -> bool:
-    """Take an exclusive lock on an open file; False where another holds it."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def lock_folder(handle: int | None) -> bool:
-    """Take an exclusive lock on an open folder; False where another holds it. Not every system can."""
-    if handle is not None and sys.platform != "win32":
-        import fcntl
-
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:  # some network file systems lock files only
-            pass
-    return True
-
-
-def environment(device: torch.device, processes: int) -> dict[str, Any]:
-    """Versions, commit and machine."""
-    return {
-        "torch_pru": torch_pru.__version__,
-        "commit": commit(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "numpy": numpy.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": str(device),
-        "device_name": device_name(device),
-        "threads": torch.get_num_threads(),
-        "processes": processes,
-    }
-
-
-def commit(file: str = __file__) -> str | None:
-    """The commit of this package's source, with ``+`` where files were changed; None outside a checkout."""
-    here, name = os.path.split(os.path.abspath(file))
-    # First, whether the checkout is of this file at all: an environment may lie in somebody else's.
-    questions = (["ls-files", "--error-unmatch", name], ["rev-parse", "HEAD"], ["status", "--porcelain"])
-    answers = []
-    try:
-        for question in questions:
-            done = subprocess.run(["git", "-C", here, *question], capture_output=True, text=True, timeout=10)
-            if done.returncode:
-                return None
-            answers.append(done.stdout.strip())
-    except (OSError, subprocess.SubprocessError):
-        return None
-    _, head, changed = answers
-    return head + ("+" if changed else "")

@@ -16,9 +16,10 @@ from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.evaluation.scores import FILE as SCORES
 from torch_pru.lm.evaluation.scores import load_scores
 from torch_pru.lm.files import METRICS_LIMIT, TEXT_LIMIT, Folder, MissingFileError
+from torch_pru.lm.lock import locked
 from torch_pru.lm.metrics import METRICS, UNFINISHED, KeptLines, read_metrics, stop_reason
 from torch_pru.lm.recipe import read_config
-from torch_pru.lm.run import CHECKED, About, locked, read_checked, sha256
+from torch_pru.lm.run import CHECKED, About, read_checked, sha256
 from torch_pru.lm.seal import SEAL, parse_object, seal, unseal
 
 

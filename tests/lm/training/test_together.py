@@ -20,7 +20,8 @@ from test_resume import assert_same_end
 from torch_pru import PRUError
 from torch_pru.lm import run as run_module
 from torch_pru.lm.config import Config
-from torch_pru.lm.run import RunFolder, locked
+from torch_pru.lm.lock import locked
+from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training import (
     DivergenceError,
     Interrupted,

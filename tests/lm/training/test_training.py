@@ -22,9 +22,10 @@ from torch_pru.lm import checkpoint as checkpoint_module
 from torch_pru.lm.data.corpus import load_corpus
 from torch_pru.lm.evaluation.static import score
 from torch_pru.lm.files import Folder
+from torch_pru.lm.lock import locked
 from torch_pru.lm.model import build_model
 from torch_pru.lm.precision import LossScale, check_precision
-from torch_pru.lm.run import RunFolder, locked
+from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training import TrainingProgress, finetune, resume, train
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD, NonFiniteCheck

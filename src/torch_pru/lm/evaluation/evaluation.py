@@ -28,9 +28,10 @@ from torch_pru.lm.evaluation.scores import (
 )
 from torch_pru.lm.evaluation.static import score
 from torch_pru.lm.evaluation.tune import TOKENS, Tuning, tune_cache, tune_dynamic
+from torch_pru.lm.lock import locked
 from torch_pru.lm.precision import autocast, check_precision
 from torch_pru.lm.progress import ProgressBar, ProgressCallback, no_progress_bar
-from torch_pru.lm.run import RunFolder, locked
+from torch_pru.lm.run import RunFolder
 
 METHODS = ("static", *SETTINGS)
 PRECISIONS = ("float32", "bfloat16", "float16")

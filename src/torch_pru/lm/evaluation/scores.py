@@ -21,13 +21,13 @@ from torch import Tensor
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.data.tokenizer import TextSize
+from torch_pru.lm.environment import commit
 from torch_pru.lm.evaluation.cache import CacheSettings
 from torch_pru.lm.evaluation.dynamic import DynamicSettings
 from torch_pru.lm.evaluation.static import Score, perplexity
 from torch_pru.lm.evaluation.tune import Tuning
 from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFileError
 from torch_pru.lm.model import LanguageModel, parameter_counts
-from torch_pru.lm.run import commit
 from torch_pru.lm.seal import seal, unseal
 
 FILE = "scores.json"
