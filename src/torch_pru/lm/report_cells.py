@@ -1,0 +1,187 @@
+"""The cells of the tables in ``RESULTS.md``: means over runs, verdicts, and how values are written."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch_pru.lm.evaluation.static import format_perplexity
+from torch_pru.lm.paper import Perplexities, Setup
+from torch_pru.lm.results import Result
+from torch_pru.lm.visible import visible
+
+NOISE = 0.5
+"""Tolerance of the verdicts: about the difference between two results that the paper reports for one
+configuration (LT / PT in `TRANSFORMS` and average in `POOLING`)."""
+
+
+def runs_of(setup: Setup, results: Sequence[Result]) -> list[Result]:
+    """The finished runs of a setup; if there is none, the unfinished ones."""
+    runs = [one for one in results if one.is_run_of(setup)]
+    return [one for one in runs if one.finished] or runs
+
+
+def found(runs: Sequence[Result], method: str, split: str) -> list[float]:
+    """The perplexities that these runs have on record."""
+    return [value for one in runs if (value := one.perplexity(method, split)) is not None]
+
+
+def here(runs: Sequence[Result], method: str = "static") -> str:
+    """Our own numbers, validation / test; or why there is none."""
+    if not runs:
+        return "not run"
+    values = [found(runs, method, split) for split in ("valid", "test")]
+    if not any(values):
+        return "not scored" + unfinished(runs)
+    text = " / ".join(f"**{mean(one)}**{share(one, runs)}" if one else "–" for one in values)
+    return text + unfinished(runs)
+
+
+def validation(runs: Sequence[Result]) -> str:
+    """Our own validation perplexity, or why there is none."""
+    if not runs:
+        return "not run"
+    values = found(runs, "static", "valid")
+    return (
+        f"**{mean(values)}**{share(values, runs)}{unfinished(runs)}"
+        if values
+        else "not scored" + unfinished(runs)
+    )
+
+
+def share(values: Sequence[float], runs: Sequence[Result]) -> str:
+    """Of how many runs a mean is, if not of all."""
+    return f" ({len(values)} of {len(runs)} runs)" if len(values) < len(runs) else ""
+
+
+def unfinished(runs: Sequence[Result]) -> str:
+    """A remark on runs that were stopped before their end."""
+    if all(one.finished for one in runs):
+        return ""
+    epochs = " and ".join(str(one.epochs) for one in runs)
+    return f" (unfinished: {epochs} epochs)"
+
+
+def against(paper: Perplexities, runs: Sequence[Result], word: str) -> str:
+    """The differences from the paper's perplexities, and whether the rule of the introduction holds."""
+    means = [found(runs, "static", split) for split in ("valid", "test")]
+    if not all(means):
+        return ""
+    gaps = [
+        statistics.mean(values) - published
+        for values, published in zip(means, paper, strict=True)
+        if published is not None
+    ]
+    text = " / ".join(f"{gap:+.2f}" for gap in gaps).replace("-", "−")
+    if not all(one.finished for one in runs):
+        return text
+    return f"{text}, {verdict(gaps, word)}"
+
+
+def verdict(gaps: Sequence[float], word: str) -> str:
+    """``word``, "better" or "missed", as the introduction of the document explains.
+
+    Example:
+        >>> verdict([0.14, -0.2], "reproduced"), verdict([0.51, 0.0], "reached")
+        ('reproduced', 'missed')
+        >>> verdict([0.14, -0.7], "reproduced"), verdict([0.14, -0.7], "reached")
+        ('better', 'reached')
+    """
+    if any(round(gap, 9) > NOISE for gap in gaps):
+        return "missed"
+    better = any(round(gap, 9) < -NOISE for gap in gaps)
+    return "better" if better and word == "reproduced" else word
+
+
+def costs(runs: Sequence[Result]) -> list[str]:
+    """Epochs, minutes and device."""
+    if not runs:
+        return ["", "", ""]
+    epochs = [one.epochs for one in runs]
+    spread = str(epochs[0]) if min(epochs) == max(epochs) else f"{min(epochs)} to {max(epochs)}"
+    minutes = statistics.mean(one.minutes for one in runs)
+    return [spread, f"{minutes:.0f}", ", ".join(sorted({one.device for one in runs}))]
+
+
+def seeds(runs: Sequence[Result]) -> str:
+    """The seeds of runs, each once."""
+    return ", ".join(str(seed) for seed in sorted({one.seed for one in runs}))
+
+
+def millions(runs: Sequence[Result], part: str) -> str:
+    """Millions of parameters; empty before the first score."""
+    counts = [count for one in runs if (count := one.parameters(part)) is not None]
+    return f"{counts[0] / 1e6:.2f}" if counts else ""
+
+
+def command(setup: Setup) -> str:
+    """How a row is made."""
+    return "`pru finetune RUN` of the row above" if setup.finetuned else f"`{setup.command}`"
+
+
+def both(values: Perplexities) -> str:
+    """Validation / test, or a dash.
+
+    Example:
+        >>> both(Perplexities(58.4, None)), both(Perplexities())
+        ('58.40 / –', '–')
+    """
+    return " / ".join(map(number, values)) if any(value is not None for value in values) else "–"
+
+
+def mean(values: Sequence[float]) -> str:
+    """Mean and, of several values, standard deviation.
+
+    Example:
+        >>> mean([58.0, 59.0]), mean([58.0])
+        ('58.50 ± 0.71', '58.00')
+    """
+    varied = len(values) > 1 and len(set(values)) > 1
+    spread = f" ± {format_perplexity(statistics.stdev(values))}" if varied else ""
+    return f"{format_perplexity(statistics.mean(values))}{spread}"
+
+
+def number(value: float | None) -> str:
+    """A perplexity, or a dash.
+
+    Example:
+        >>> number(58.4), number(None)
+        ('58.40', '–')
+    """
+    return "–" if value is None else format_perplexity(value)
+
+
+def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; a bar inside a cell is escaped.
+
+    Example:
+        >>> print(table(["a", "b"], [["1", "2|3"]]))
+        | a | b |
+        |---|---|
+        | 1 | 2\\|3 |
+    """
+    lines = [" | ".join(heading), "|".join("---" for _ in heading)]
+    body = [" | ".join(visible(cell).replace("|", "\\|") for cell in row) for row in rows]
+    return "\n".join([f"| {lines[0]} |", f"|{lines[1]}|", *(f"| {line} |" for line in body)])
+
+
+def typed(value: Any) -> str:
+    """A setting's value as it is typed after ``--set``.
+
+    Example:
+        >>> typed((200, 200)), typed(True), typed("ptb")
+        ('[200, 200]', 'true', 'ptb')
+    """
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def short_commit(commit: str) -> str:
+    """Ten digits, and the ``+`` of changed files.
+
+    Example:
+        >>> short_commit("0123456789abcdef"), short_commit("0123456789abcdef+")
+        ('0123456789', '0123456789+')
+    """
+    return commit[:10] + ("+" if commit.endswith("+") else "")
