@@ -81,14 +81,15 @@ def test_what_a_step_reads(rotate: bool, monkeypatch: pytest.MonkeyPatch) -> Non
     trainer = Trainer(
         small_config(unit="lstm", rotate_columns=rotate), small_corpus(), World(torch.device("cpu"))
     )
-    text = trainer.source_text.clone()
+    text = trainer.text.unrotated.clone()
     for epoch in (0, 3, 3, 1):  # an epoch again, as after a new start in its middle
         trainer.schedule.epoch = epoch
         read.clear()
+        trainer.text.rotate(epoch)
         for first, length in trainer._windows():
             trainer._take_step(first, length)
         starts = column_starts(len(text), 4, trainer.config.training.seed, epoch)
         expected = rotate_columns(text, starts) if rotate else text
         assert len(read) >= len(text) - 2
         assert torch.equal(torch.stack(read), expected[: len(read)])
-    assert torch.equal(trainer.source_text, text)
+    assert torch.equal(trainer.text.unrotated, text)

@@ -64,6 +64,7 @@ def take_steps(job: dict[str, Any]) -> None:
         if job.get("averaging"):
             trainer.optimizer.start_averaging()
         while trainer.global_step < job["steps"]:
+            trainer.text.rotate(trainer.schedule.epoch)
             for first, length in trainer._windows()[: job["steps"] - trainer.global_step]:
                 trainer._take_step(first, length)
             trainer.step_in_epoch = 0

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch_pru.errors import PRUError
 from torch_pru.lm.checkpoint import Checkpoint, save_checkpoint
 from torch_pru.lm.config import Config
-from torch_pru.lm.data.columns import to_device
 from torch_pru.lm.data.corpus import Corpus
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.evaluation.static import perplexity, score
@@ -31,13 +30,7 @@ from torch_pru.lm.training.progress import TrainingProgress
 from torch_pru.lm.training.schedule import Decision, Schedule
 from torch_pru.lm.training.signals import Interrupted, StopRequest
 from torch_pru.lm.training.step import GraphedStep, LossSum, TrainingStep
-from torch_pru.lm.training.windows import (
-    check_length,
-    column_starts,
-    epoch_windows,
-    rotate_columns,
-    training_columns,
-)
+from torch_pru.lm.training.windows import TrainingText, check_length
 
 DIVERGED = 10.0
 """A run is stopped when its loss exceeds that of a uniform guess by this many nats. With a small vocabulary,
@@ -74,10 +67,7 @@ class Trainer:
         self.config = config
         self.world = world
         self.valid = corpus.valid
-        self.source_text = to_device(training_columns(corpus.train, settings.batch)[:, own], device)
-        # As the current epoch reads it; always at the same address, which captured graphs depend on.
-        self.text = self.source_text.clone() if settings.rotate_columns else self.source_text
-        self.text_epoch = -1  # the epoch whose rotation ``text`` has
+        self.text = TrainingText(corpus.train, settings, own, device)
         self.model = build_model(config, len(corpus.vocabulary), device)
         check_precision(settings.precision, device, self.model)
         self.optimizer = AveragedSGD(
@@ -91,9 +81,9 @@ class Trainer:
         self.training_step = TrainingStep(
             self.model, self.optimizer, self.masks, world, precision=settings.precision
         )
-        self.graphed_step = GraphedStep(self.training_step, self.text) if self._captures() else None
+        self.graphed_step = GraphedStep(self.training_step, self.text.columns) if self._captures() else None
         self.schedule = Schedule(settings, "train")
-        self.recurrent_state = self.model.initial_state(self.text.shape[1])
+        self.recurrent_state = self.model.initial_state(self.text.columns.shape[1])
         self.best: dict[str, Tensor] = {}
         self.step_in_epoch = 0
         self.global_step = 0
@@ -178,6 +168,7 @@ class Trainer:
             if self.global_step == 0:  # reports a full disk now, and there always is a checkpoint
                 self._save()
             while not self.finished:
+                self.text.rotate(self.schedule.epoch)
                 for first, length in self._windows()[self.step_in_epoch :]:
                     self._take_step(first, length)
                     yield self._after_step()
@@ -208,29 +199,18 @@ class Trainer:
         return report_due or self.step_in_epoch == len(self._windows())
 
     def _windows(self) -> tuple[tuple[int, int], ...]:
-        settings = self.config.training
-        return epoch_windows(len(self.text), settings.window, settings.seed, self.schedule.epoch)
-
-    def _rotate_text(self) -> None:
-        """Shift the columns of the text, so that other words share a step than in earlier epochs."""
-        settings, epoch = self.config.training, self.schedule.epoch
-        starts = column_starts(len(self.source_text), settings.batch, settings.seed, epoch)
-        own = self.world.batch_slice(settings.batch)
-        self.text.copy_(rotate_columns(self.source_text, starts[own]))
-        self.text_epoch = epoch
+        return self.text.windows(self.schedule.epoch)
 
     def _take_step(self, first: int, length: int) -> None:
         """Train on the window of ``length`` rows that starts at row ``first``."""
         settings = self.config.training
-        if settings.rotate_columns and self.text_epoch != self.schedule.epoch:
-            self._rotate_text()
         if self.step_in_epoch == 0:
-            self.recurrent_state = self.model.initial_state(self.text.shape[1])
+            self.recurrent_state = self.model.initial_state(self.text.columns.shape[1])
         self.optimizer.prepare_step(self._learning_rate() * length / settings.window)
         if self.graphed_step is not None:
             self.recurrent_state, loss = self.graphed_step(first, length, self.recurrent_state)
         else:
-            window = self.text[first : first + length + 1].long()
+            window = self.text.columns[first : first + length + 1].long()
             self.recurrent_state, loss = self.training_step(window[:-1], window[1:], self.recurrent_state)
         self.log_loss.add(loss, length * settings.batch)
         self.epoch_loss.add(loss, length * settings.batch)

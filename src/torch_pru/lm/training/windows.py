@@ -1,4 +1,4 @@
-"""The rows of the text that each training step reads, and the rotation of its columns."""
+"""The training text in columns, the rows of it that each step reads, and the rotation of its columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torch_pru.errors import PRUError, renaming_arguments
 from torch_pru.lm.config import TrainingConfig
-from torch_pru.lm.data.columns import columns
+from torch_pru.lm.data.columns import columns, to_device
 from torch_pru.lm.data.corpus import Corpus
 
 LENGTH_DEVIATION = 5.0  # standard deviation of a window's length
@@ -88,6 +88,39 @@ def training_columns(ids: Tensor, batch: int) -> Tensor:
             f"at least {MIN_ROWS}; use a smaller batch, or more text"
         )
     return text
+
+
+class TrainingText:
+    """The columns of the training text that a process reads, as the current epoch reads them.
+
+    Args:
+        ids: the training text (N,).
+        settings: ``batch``, ``window``, ``seed`` and whether the columns are rotated.
+        own: the columns of this process.
+        device: where to keep them.
+
+    Attributes:
+        columns: token ids (T_total, B), always at the same address, which captured graphs depend on.
+        unrotated: the columns in the order of the text.
+    """
+
+    def __init__(self, ids: Tensor, settings: TrainingConfig, own: slice, device: torch.device) -> None:
+        self.settings, self.own = settings, own
+        self.unrotated = to_device(training_columns(ids, settings.batch)[:, own], device)
+        self.columns = self.unrotated.clone() if settings.rotate_columns else self.unrotated
+        self._epoch = -1  # the epoch whose rotation the columns have
+
+    def windows(self, epoch: int) -> tuple[tuple[int, int], ...]:
+        """First row and length of each window of an epoch; see `epoch_windows`."""
+        return epoch_windows(len(self.columns), self.settings.window, self.settings.seed, epoch)
+
+    def rotate(self, epoch: int) -> None:
+        """Shift the columns if settings say so, so that other words share a step than in other epochs."""
+        if not self.settings.rotate_columns or self._epoch == epoch:
+            return
+        starts = column_starts(len(self.unrotated), self.settings.batch, self.settings.seed, epoch)
+        self.columns.copy_(rotate_columns(self.unrotated, starts[self.own]))
+        self._epoch = epoch
 
 
 def check_length(corpus: Corpus, settings: TrainingConfig) -> None:
