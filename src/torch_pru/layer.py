@@ -196,6 +196,11 @@ class PRU(nn.Module):
         """The parameters of each layer and direction, as ``nn.LSTM`` has them."""
         return [[getattr(self, name) for group in names for name in group] for names in self._names]
 
+    @property
+    def _flat_weights(self) -> list[Tensor]:
+        """:attr:`all_weights` in one list. Code that looks at an ``nn.LSTM`` under weight norm reads it."""
+        return [weight for layer in self.all_weights for weight in layer]
+
     @classmethod
     @torch.no_grad()
     def from_lstm(cls, lstm: nn.LSTM, *, backend: str = "auto") -> PRU:

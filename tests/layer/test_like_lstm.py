@@ -45,6 +45,7 @@ def test_keys_and_shapes_of_one_level_and_one_group_are_those_of_the_lstm(stack:
     lstm.load_state_dict(pru.state_dict())
     for mine, theirs in zip(pru.all_weights, lstm.all_weights, strict=True):
         assert all(torch.equal(one, other) for one, other in zip(mine, theirs, strict=True))
+    assert all(map(torch.equal, pru._flat_weights, lstm._flat_weights))
     assert pru.mode == lstm.mode
 
 

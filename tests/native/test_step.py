@@ -155,12 +155,23 @@ def test_mistakes_are_reported_as_before():
             cell(*arguments)
 
 
-def test_a_second_derivative_is_refused():
-    cell = PRUCell(12, 24)
-    x, h, c = given(cell, (5,))
-    [grad] = torch.autograd.grad(cell(x, (h, c))[0].sum(), x, create_graph=True)
-    with pytest.raises(PRUError, match="double backward"):
-        grad.sum().backward()
+@pytest.mark.parametrize("rows", [(), (5,)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_second_derivatives_are_those_of_the_reference(rows: tuple[int, ...], bias: bool):
+    cell, exact = PRUCell(12, 24, bias), PRUCell(12, 24, bias, backend="reference")
+    exact.load_state_dict(cell.state_dict())
+    x, h, _ = given(cell, rows)
+    found = [second_derivatives(unit, x, h) for unit in (cell, exact)]
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5 * theirs.abs().max().item())
+
+
+def second_derivatives(cell: PRUCell, x: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+    """Of a function of the next states; one tensor is both h and c."""
+    tensors = (x, h, *cell.parameters())
+    hn, cn = cell(x, (h, h))
+    first = torch.autograd.grad(hn.square().sum() + cn.sin().sum(), tensors, create_graph=True)
+    return torch.autograd.grad(sum(grad.square().sum() for grad in first), tensors)
 
 
 def test_a_cell_that_was_called_can_be_copied():

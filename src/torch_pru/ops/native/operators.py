@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from torch_pru.ops.native import calls
+from torch_pru.ops.native import again, calls
 from torch_pru.ops.native.calls import Arguments, Saved, Wanted
 from torch_pru.ops.operators import OnceDifferentiable, Operator
 
@@ -145,30 +146,44 @@ class _Layer(Function):
     @staticmethod
     def forward(ctx, x, w0, w1, w2, w3, windows, context, bias, h0, c0, lengths, *settings):
         residual, reverse, bfloat16, _ = settings
-        save = True
+        save = True  # autograd calls this only if a gradient is wanted
         matrices = (w0, w1, w2, w3)
         states = (bias, h0, c0, lengths, residual, reverse, bfloat16)
         results = forward.below_autograd(x, *matrices, windows, context, *states, save)
         out, _, _, activations, cells = results
         ctx.settings = windows, residual, reverse
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, *matrices, context, h0, c0, lengths, out, activations, cells)
+        ctx.save_for_backward(x, *matrices, context, bias, h0, c0, lengths, out, activations, cells)
         return results
 
     @staticmethod
     def backward(ctx, grad_out, grad_hn, grad_cn, _grad_activations, _grad_cells):
-        x, *matrices, context, h0, c0, lengths, out, activations, cells = ctx.saved_tensors
+        x, *matrices, context, bias, h0, c0, lengths, out, activations, cells = ctx.saved_tensors
         windows, residual, reverse = ctx.settings
         needs = ctx.needs_input_grad[:10]
         x_needed, *input_needed, _, context_needed, bias_needed, h0_needed, c0_needed = needs
         others_needed = (context_needed, bias_needed, h0_needed, c0_needed)
-        wanted = Wanted(x_needed, any(input_needed), *others_needed)
-        grads = (grad_out, grad_hn, grad_cn)
-        states = (h0, c0, lengths, residual, reverse, out, activations, cells)
-        found = backward(*grads, x, *matrices, windows, context, *states, list(wanted))
         needed = (x_needed, *input_needed, *others_needed)
-        kept = [grad if need else None for grad, need in zip(found, needed, strict=True)]
+        grads = (grad_out, grad_hn, grad_cn)
+        if torch.is_grad_enabled():  # create_graph=True
+            tensors = (x, *matrices, context, bias, h0, c0)
+            kept = again.gradients(_in_pytorch(lengths, *ctx.settings), tensors, needed, grads)
+        else:
+            wanted = Wanted(x_needed, any(input_needed), *others_needed)
+            states = (h0, c0, lengths, residual, reverse, out, activations, cells)
+            found = backward(*grads, x, *matrices, windows, context, *states, list(wanted))
+            kept = [grad if need else None for grad, need in zip(found, needed, strict=True)]
         return *kept[:5], None, *kept[5:], None, None, None, None, None
+
+
+def _in_pytorch(lengths, windows, residual, reverse):
+    """What the operator computes, in plain PyTorch: a function of the tensors that have gradients."""
+
+    def layer(x, w0, w1, w2, w3, context, bias, h0, c0):
+        matrices = _given((w0, w1, w2, w3))
+        return again.run(Arguments(x, matrices, windows, context, bias, h0, c0, lengths, residual, reverse))
+
+    return layer
 
 
 def _backward_once(*arguments):

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from torch_pru.ops import reference
 from torch_pru.ops import torch_private as private
-from torch_pru.ops.native import unsupported_structure
+from torch_pru.ops.native import again, unsupported_structure
 from torch_pru.ops.native.library import library, missing_reason
-from torch_pru.ops.native.operators import ONCE
-from torch_pru.ops.operators import OnceDifferentiable
-from torch_pru.ops.spec import LayerSpec
+from torch_pru.ops.spec import LayerCall, LayerSpec, LayerWeights
 
 _PLAIN = (Tensor, nn.Parameter)
 
@@ -37,6 +36,7 @@ class Step:
 
     def __init__(self, spec: LayerSpec, bias: bool) -> None:
         hidden, features = spec.hidden_size, spec.input_size
+        self._spec = spec
         shapes = (*spec.input.matrix_shapes(4), *spec.context.matrix_shapes(4))
         self._shapes = (*shapes, *(((4 * hidden,),) * 2 if bias else ()))
         self._levels, self._hidden, self._features = spec.input.levels, hidden, features
@@ -112,6 +112,15 @@ class Step:
         found = [*states, *grads, *grads[matrices:]]  # both biases have the same gradient
         return [grad if need else None for grad, need in zip(found, needed, strict=True)]
 
+    def in_pytorch(self, x: Tensor, h: Tensor, c: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+        """What ``forward`` computes, in plain PyTorch."""
+        levels, context, *biases = parameters[: self._levels], *parameters[self._levels :]
+        weights = LayerWeights(levels, (context,), sum(biases) if biases else None)
+        states = (state.reshape(-1, self._hidden) for state in (h, c))
+        call = LayerCall(x.reshape(1, -1, self._features), weights, *states, None, self._spec)
+        _, hn, cn = reference.layer(call)
+        return hn.view_as(h), cn.view_as(c)
+
     def _call(
         self,
         function: Callable[[bytes], None],
@@ -181,8 +190,8 @@ class _Step(Function):
 
     @staticmethod
     def backward(ctx, grad_hn, grad_cn):
-        needed = ctx.needs_input_grad[1:]
-        given = (needed, grad_hn, grad_cn, *ctx.saved_tensors)
+        needed, grads = ctx.needs_input_grad[1:], (grad_hn, grad_cn)
         if torch.is_grad_enabled():  # create_graph=True
-            return None, *OnceDifferentiable.apply(ctx.step.backward, ONCE, *given)
-        return None, *ctx.step.backward(*given)
+            x, h, c, _, _, *parameters = ctx.saved_tensors
+            return None, *again.gradients(ctx.step.in_pytorch, (x, h, c, *parameters), needed, grads)
+        return None, *ctx.step.backward(needed, *grads, *ctx.saved_tensors)
