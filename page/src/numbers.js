@@ -10,8 +10,8 @@ export function bits(logProbability) {
 /** A probability as a percentage. */
 export function percent(probability) {
   const value = 100 * probability;
-  if (value >= 10) return `${value.toFixed(0)} %`;
-  return value >= 0.1 ? `${value.toFixed(1)} %` : '< 0.1 %';
+  if (value >= 10) return `${value.toFixed(0)}%`;
+  return value >= 0.1 ? `${value.toFixed(1)}%` : '< 0.1%';
 }
 
 /** The perplexity of log-probabilities; null where there are none. */

@@ -37,18 +37,20 @@ export class Step {
       logProbabilities: data('log_probabilities'),
       hidden: data('hidden'),
       state: Object.fromEntries(this.inputs.map((name) => [name, found[`next_${name}`]])),
-      inside: inside ? this.layers(data) : null,
+      inside: inside ? this.layers(data, state) : null,
     };
   }
 
-  layers(data) {
+  /** Of every layer: its input at each level, its state before and after the word, and its gates. */
+  layers(data, state) {
     const names = this.session.outputNames;
     return names
       .filter((name) => name.startsWith('gates_'))
       .map((name) => {
         const number = name.slice('gates_'.length);
         const levels = names.filter((other) => other.startsWith(`level_${number}_`));
-        return { gates: data(name), levels: levels.map(data), state: data(`next_h_${number}`) };
+        const [before, after] = [state[`h_${number}`].data, data(`next_h_${number}`)];
+        return { levels: levels.map(data), before, gates: data(name), after };
       });
   }
 }

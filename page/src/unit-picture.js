@@ -1,12 +1,13 @@
-// A picture of the unit while it reads a word: the pyramid's levels, and how far its gates are open.
+// A picture of the unit while it reads a word: a column for each unit, with what it reads and how far its gates
+// are open.
 
 import { element } from './dom.js';
 import { percent } from './numbers.js';
 
 const GATES = [
-  { row: 0, name: 'input', meaning: 'lets new content in' },
-  { row: 1, name: 'forget', meaning: 'keeps what was there' },
-  { row: 3, name: 'output', meaning: 'shows it to the next layer' },
+  { row: 0, name: 'Input gate', meaning: 'lets new content in' },
+  { row: 1, name: 'Forget gate', meaning: 'keeps what was there' },
+  { row: 3, name: 'Output gate', meaning: 'shows it to the next layer' },
 ];
 
 const POOLED = { average: 'averages of', max: 'maxima of', skip: 'every second of', convolution: 'learned sums of' };
@@ -16,9 +17,7 @@ export class UnitPicture {
     this.about = about;
     this.layers = null;
     this.select = root.querySelector('.layer');
-    this.pyramid = root.querySelector('.pyramid');
-    this.caption = root.querySelector('.pyramid-caption');
-    this.gates = root.querySelector('.gates');
+    this.table = root.querySelector('.unit');
     about.layers.forEach((layer, number) => {
       this.select.append(element('option', { value: number }, `layer ${number + 1}: ${layer.units} units`));
     });
@@ -36,70 +35,118 @@ export class UnitPicture {
   draw() {
     if (!this.layers) return;
     const number = Number(this.select.value);
-    const about = this.about.layers[number];
-    const layer = this.layers[number];
-    this.caption.textContent =
-      layer.levels.length > 1
-        ? 'The pyramid: the features that come in, and coarser views of them'
-        : 'The features that come in; this layer has no pyramid';
-    this.pyramid.replaceChildren(...layer.levels.map((values, level) => this.level(values, level, about)));
-    this.gates.replaceChildren(gateHead(about.groups), ...GATES.map((gate) => gateRow(gate, layer.gates, about)));
-  }
-
-  level(values, level, { pooling }) {
-    const canvas = element('canvas', { role: 'img', 'aria-label': `level ${level + 1}: ${values.length} features` });
-    strip(canvas, values, diverging(this.largest()));
-    canvas.style.setProperty('--width', `${100 / 2 ** level}%`);
-    const origin = level ? `${POOLED[pooling]} level ${level}` : 'the input';
-    const size = element('small', {}, ` ${values.length} features, ${origin}`);
-    return element('div', { class: 'level' }, canvas, element('span', { class: 'label' }, `level ${level + 1}`, size));
-  }
-
-  /** The largest feature that comes in, for the colours of all levels. */
-  largest() {
-    return Math.max(...Array.from(this.layers[this.select.value].levels[0], Math.abs));
+    const structure = this.about.layers[number];
+    const { levels, before, gates, after } = this.layers[number];
+    this.table.replaceChildren(
+      wordRows(levels, structure, number),
+      element(
+        'tbody',
+        {},
+        groupHead(structure),
+        stateRow('Context', 'the output before; each group reads only its own', before, structure),
+        ...GATES.map((gate) => gateRow(gate, gates, structure)),
+        stateRow('Output', 'goes to the next layer and the next word', after, structure),
+      ),
+    );
   }
 }
 
-function gateHead(groups) {
-  const row = element('tr', {}, element('th', { scope: 'col' }, 'gate'));
-  for (let group = 1; group <= groups; group++) {
-    row.append(element('th', { scope: 'col' }, groups === 1 ? 'all units' : `group ${group}`));
-  }
-  return element('thead', {}, row);
+/** The word at every level of the pyramid, and which units read which level. */
+function wordRows(levels, structure, number) {
+  const origin = number ? 'Output of the layer before' : 'The word';
+  const meaning = levels.length > 1 ? 'in full, and coarser' : 'as it comes in';
+  const colourOf = diverging(largest(levels[0]));
+  const body = element('tbody', {});
+  levels.forEach((values, level) => {
+    const row = element('tr', {});
+    if (level === 0) row.append(rowHead(origin, meaning, levels.length));
+    row.append(levelCell(values, level, structure, colourOf));
+    body.append(row);
+  });
+  if (levels.length > 1) body.append(readersRow(structure));
+  return body;
 }
 
-function gateRow({ row, name, meaning }, gates, { units, groups }) {
-  const head = element('th', { scope: 'row' }, name, element('small', {}, meaning));
-  const line = element('tr', {}, head);
-  for (let group = 0; group < groups; group++) {
-    const start = row * units + Math.floor((group * units) / groups);
-    const end = row * units + Math.floor(((group + 1) * units) / groups);
-    const values = gates.subarray(start, end);
+function levelCell(values, level, { pooling, group_sizes: groups }, colourOf) {
+  const strip = drawnStrip(values, colourOf, { role: 'img', 'aria-label': `level ${level + 1}` });
+  strip.style.setProperty('--width', `${100 / 2 ** level}%`);
+  const size = `${values.length} features${level ? `, ${POOLED[pooling]} level ${level}` : ''}`;
+  const label = element('span', { class: `label level-${level % 4}` }, `level ${level + 1}`);
+  return element('td', { class: 'level', colspan: groups.length }, strip, label, element('small', {}, ` ${size}`));
+}
+
+function readersRow({ units, level_sizes: sizes, group_sizes: groups }) {
+  const line = element('div', { class: 'readers' });
+  sizes.forEach((size, level) => {
+    const title = `${size} units read level ${level + 1}`;
+    const part = element('span', { class: `level-${level % 4}`, title }, `level ${level + 1}`);
+    part.style.setProperty('--share', `${(100 * size) / units}%`);
+    line.append(part);
+  });
+  return element('tr', {}, rowHead(`${units} units`, 'each reads one level'), element('td', { colspan: groups.length }, line));
+}
+
+function groupHead({ group_sizes: groups }) {
+  const names = groups.length === 1 ? ['all units'] : groups.map((_, group) => `group ${group + 1}`);
+  return element('tr', {}, element('td', {}), ...names.map((name) => element('th', { scope: 'col' }, name)));
+}
+
+/** First unit of every group, and the one after its last. */
+function groupBounds({ group_sizes: sizes }) {
+  let end = 0;
+  return sizes.map((size) => [end, (end += size)]);
+}
+
+/** What the units hold: each group reads only its own part of the context. */
+function stateRow(name, meaning, values, structure) {
+  const colourOf = diverging(largest(values));
+  const row = element('tr', { class: 'state' }, rowHead(name, meaning));
+  groupBounds(structure).forEach(([start, end], group) => {
+    const label = `${name.toLowerCase()}, group ${group + 1}`;
+    const strip = drawnStrip(values.subarray(start, end), colourOf, { role: 'img', 'aria-label': label });
+    row.append(element('td', {}, strip));
+  });
+  return row;
+}
+
+/** One gate: its mean in each group as a number, and every unit as a column. */
+function gateRow({ row: number, name, meaning }, gates, structure) {
+  const row = element('tr', {}, rowHead(name, meaning));
+  const all = gates.subarray(number * structure.units, (number + 1) * structure.units);
+  const colourOf = sequential();
+  for (const [start, end] of groupBounds(structure)) {
+    const values = all.subarray(start, end);
     const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
-    const bar = element('span', { class: 'bar' });
-    bar.style.setProperty('--open', `${100 * mean}%`);
-    const canvas = element('canvas', { 'aria-hidden': 'true' });
-    strip(canvas, [...values].sort((a, b) => b - a), sequential());
-    line.append(element('td', {}, element('span', { class: 'open' }, percent(mean)), bar, canvas));
+    const strip = drawnStrip(values, colourOf, { 'aria-hidden': 'true' });
+    row.append(element('td', {}, strip, element('span', { class: 'open' }, percent(mean))));
   }
-  return element('tbody', {}, line);
+  return row;
 }
 
-/** One pixel for each value; the style sheet stretches them. */
-function strip(canvas, values, colourOf) {
-  canvas.width = values.length;
-  canvas.height = 1;
+function rowHead(name, meaning, rows = 1) {
+  return element('th', { scope: rows > 1 ? 'rowgroup' : 'row', rowspan: rows }, name, element('small', {}, meaning));
+}
+
+/** A canvas with one pixel for each value; the style sheet stretches them. */
+function drawnStrip(values, colourOf, attributes) {
+  const canvas = element('canvas', { width: values.length, height: 1, ...attributes });
+  canvas.classList.toggle('many', values.length > 256);
   const context = canvas.getContext('2d');
   const image = context.createImageData(values.length, 1);
   values.forEach((value, at) => image.data.set([...colourOf(value), 255], 4 * at));
   context.putImageData(image, 0, 0);
+  return canvas;
 }
 
-function diverging(largest) {
+/** For the colours: the largest value without its sign. */
+function largest(values) {
+  return Math.max(...Array.from(values, Math.abs));
+}
+
+function diverging(limit) {
   const [low, middle, high] = colours('--low', '--middle', '--high');
   return (value) => {
-    const share = Math.max(-1, Math.min(1, value / (largest || 1)));
+    const share = Math.max(-1, Math.min(1, value / (limit || 1)));
     return blend(middle, share < 0 ? low : high, Math.abs(share));
   };
 }

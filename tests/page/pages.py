@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from torch_pru.lm.checkpoint import Checkpoint, save_checkpoint
-from torch_pru.lm.config import Config, DataConfig, ModelConfig
+from torch_pru.lm.config import Config, DataConfig, ModelConfig, is_subwords
 from torch_pru.lm.data import load_corpus
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.run import RunFolder
@@ -32,7 +32,7 @@ def make_run(
     for split in ("train", "valid", "test"):
         (corpus_folder / f"{split}.txt").write_text(f"{text}\n<unk>\n")
     config = Config(name="tiny", data=DataConfig(str(corpus_folder), tokenizer), model=model)
-    corpus = load_corpus(corpus_folder)
+    corpus = load_corpus(corpus_folder, tokenizer if is_subwords(tokenizer) else "auto")
     run = RunFolder.create(folder, config, corpus)
     torch.manual_seed(3)
     network = LanguageModel(config.model, config.regularisation, len(corpus.vocabulary))

@@ -10,8 +10,10 @@ import pytest
 
 pytest.importorskip("onnx", reason="needs the extra torch-pru[onnx]")
 
+import torch
 from pages import MARKUP, Open, make_run
 
+from torch_pru.cell import context_gates, input_gates
 from torch_pru.lm.config import ModelConfig
 from torch_pru.lm.data import tokenizer_of
 from torch_pru.lm.evaluation import Evaluation, generate
@@ -95,6 +97,29 @@ def test_html_is_text(hostile_run: RunFolder, open_page: Open) -> None:
     assert page.locator(".rows tr").count() == 4
     assert page.evaluate("window.hit") is None
     assert page.locator("img, script").count() == 1  # main.js
+
+
+@torch.no_grad()
+def test_the_picture_of_the_unit(tiny_run: RunFolder, open_page: Open) -> None:
+    """Levels, the units that read them, groups, and the mean of each gate: those of the equations."""
+    opened = open_page(tiny_run)
+    opened.write("in the beginning ")
+    table = opened.page.locator(".unit")
+    table.wait_for()
+    model, vocabulary = tiny_run.model(), tiny_run.vocabulary
+    before = vocabulary.encode(["<eos>", "in", "the"])
+    h = model.hidden(before[:, None], model.initial_state(1)).state[0][0][0]
+    x = model.embedding.weight[vocabulary.encode(["beginning"])]
+    spec, weights = model.layers[0].specs[0], model.layers[0].weights(0)
+    sums = (input_gates(x, weights, spec) + context_gates(h, weights, spec))[0]
+    expected = [f"{mean:.0%}" for gate in (0, 1, 3) for mean in sums[gate].sigmoid().view(2, 12).mean(1)]
+    assert table.locator(".open").all_text_contents() == expected
+    assert table.locator(".level canvas").evaluate_all("all => all.map(one => one.width)") == [16, 8]
+    shares = table.locator(".readers span").evaluate_all("all => all.map(one => one.title)")
+    assert shares == ["18 units read level 1", "6 units read level 2"]
+    assert table.locator(".state canvas").evaluate_all("all => all.map(one => one.width)") == [12] * 4
+    opened.page.locator(".layer").select_option("1")
+    assert table.locator(".level canvas").evaluate_all("all => all.map(one => one.width)") == [24, 12]
 
 
 def middle(locator) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from pages import make_run
 from typer.testing import CliRunner
 
 from torch_pru.cli import app
+from torch_pru.cli.ending import next_steps
 from torch_pru.lm.run import RunFolder
 from torch_pru.page import site
 from torch_pru.page.server import TYPES
@@ -52,7 +53,10 @@ def test_the_files_of_two_runs(tiny_run: RunFolder, hostile_run: RunFolder, tmp_
     assert about["name"] == "tiny-1"
     assert about["tokenizer"] == "words"
     assert about["cache"] == {"mixture": 0.1, "theta": 1.0, "window": 500}
-    assert about["layers"] == [{"units": units, "groups": 2, "pooling": "average"} for units in (24, 16)]
+    assert about["layers"] == [
+        {"units": 24, "level_sizes": [18, 6], "group_sizes": [12, 12], "pooling": "average"},
+        {"units": 16, "level_sizes": [12, 4], "group_sizes": [8, 8], "pooling": "average"},
+    ]
     assert "8-bit weights" in about["description"]
     assert (out / "models/1/vocabulary.txt").read_bytes() == tiny_run.vocabulary.to_bytes()
     other = json.loads((out / "models/2/model.json").read_text())
@@ -83,6 +87,16 @@ def test_a_vocabulary_without_eos(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(site, "EOS", "<end>")
     with pytest.raises(site.PRUError, match="has no '<end>', which every text begins after"):
         site.model_files(run)
+
+
+def test_a_run_of_subwords(tmp_path: Path):
+    """It is refused, and the end of its training does not name ``pru page``."""
+    pytest.importorskip("tokenizers", reason="subwords need tokenizers")
+    run = make_run(tmp_path / "run", tokenizer="bpe:300")
+    status, shown = pru(run.path, "--out", tmp_path / "x")
+    assert status == 2
+    assert "has bpe:300 tokens, which the page cannot make yet" in shown
+    assert not any("pru page" in command for command, _ in next_steps(run))
 
 
 def test_the_built_page_is_that_of_the_sources():

@@ -123,13 +123,15 @@ def lstm_record() -> dict[str, Any] | None:
 
 
 def next_steps(run: RunFolder) -> list[tuple[str, str]]:
-    """Four commands, and what each does."""
+    """Commands, and what each does; the page cannot make subwords."""
+    from torch_pru.lm.config import is_subwords
     from torch_pru.lm.run import pru_command
 
     corpus = run.config.data.corpus
     prompt = ' --prompt "In the beginning"' if corpus == "king-james" else ""
-    steps = [
-        (pru_command("page", run.path), "opens a page on which it reads along as you type"),
+    page = (pru_command("page", run.path), "opens a page on which it reads along as you type")
+    steps = [] if is_subwords(run.config.data.tokenizer) else [page]
+    steps += [
         (f"{pru_command('generate', run.path)}{prompt} --temperature 0.8", "generates more text"),
         (
             f"{pru_command('evaluate', run.path)} --split test --cache",

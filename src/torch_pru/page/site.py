@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.data import tokenizer_of
 from torch_pru.lm.data.storage import write_aside
 from torch_pru.lm.data.text import EOS
 from torch_pru.lm.evaluation.scores import scores_for
 from torch_pru.lm.model import LanguageModel, parameter_counts
 from torch_pru.lm.run import RunFolder
+from torch_pru.ops.spec import even_sizes
 from torch_pru.page.step import layer_of, step_model
 
 SITE = Path(__file__).parent / "site"
@@ -54,7 +54,7 @@ def built_files() -> dict[str, Path]:
 
 def model_files(run: RunFolder, *, int8: bool = False) -> dict[str, bytes]:
     """The model of a run, its vocabulary, and what the page needs to know about it."""
-    tokenizer = tokenizer_of(run.config.data).name
+    tokenizer = run.tokenizer.name
     if tokenizer not in TOKENIZERS:
         raise PRUError(f"the run in {run.path} has {tokenizer} tokens, which the page cannot make yet")
     if EOS not in run.vocabulary:
@@ -81,7 +81,7 @@ def model_files(run: RunFolder, *, int8: bool = False) -> dict[str, bytes]:
 def description(run: RunFolder, model: LanguageModel, *, int8: bool) -> str:
     """The model in a few words."""
     millions = parameter_counts(model).total / 1e6
-    tokens = "characters" if tokenizer_of(run.config.data).name == "characters" else "words"
+    tokens = "characters" if run.tokenizer.name == "characters" else "words"
     parts = [
         run.config.model.kind.upper(),
         f"{millions:.1f} million parameters",
@@ -91,11 +91,18 @@ def description(run: RunFolder, model: LanguageModel, *, int8: bool) -> str:
 
 
 def layers_of(model: LanguageModel) -> list[dict[str, object]]:
-    """Size and structure of every layer."""
+    """Structure of every layer: how many units each level and each group has."""
     found: list[dict[str, object]] = []
     for layer in model.layers:
         spec, _ = layer_of(layer)
-        found.append({"units": spec.hidden_size, "groups": spec.groups, "pooling": spec.input.pooling})
+        found.append(
+            {
+                "units": spec.hidden_size,
+                "level_sizes": spec.input.level_sizes,
+                "group_sizes": even_sizes(spec.hidden_size, spec.groups),
+                "pooling": spec.input.pooling,
+            }
+        )
     return found
 
 
