@@ -77,3 +77,11 @@ def test_only_one_address_of_the_repository_is_used(pyproject: dict[str, Any]) -
             assert found == source, name
         for found in re.findall(r"https://([\w-]+)\.github\.io/torch-pru", text):
             assert owner.endswith(f"/{found}"), name
+
+
+def test_the_badges_are_of_workflows_that_exist() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"/actions/workflows/([\w.-]+\.yml)", text))
+    assert named == {"tests.yml", "docs.yml"}
+    for name in named:
+        assert (ROOT / ".github" / "workflows" / name).is_file()
