@@ -3,13 +3,14 @@
     python benchmarks/page.py runs/quickstart-1 runs/ptb-awd-pru-g4-1 [--json FILE]
 
 The page is fetched from this machine, so the time to the first suggestion is without a network. A key counts
-from its press to the frame that shows the new suggestions.
+from its press to the frame that shows the new suggestions. docs/page.md shows the record.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import threading
 from itertools import islice
@@ -20,10 +21,12 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from torch_pru.lm.data import tokenizer_of
 from torch_pru.lm.evaluation import generate
+from torch_pru.lm.model import parameter_counts
 from torch_pru.lm.run import RunFolder
 from torch_pru.page.server import PageServer
 from torch_pru.page.site import page_files, read
 
+ROOT = Path(__file__).parents[1]
 WORDS, KEYS = 200, 100  # words that are there already, keys that are then pressed
 OPENINGS = 5
 TYPED = "and the people said unto him that they would not go up to the house of the king in the morning " * 3
@@ -43,9 +46,26 @@ def main() -> None:
             for int8 in (False, True):
                 rows.append(measured(browser, RunFolder.open(path), int8=int8))
                 print(json.dumps(rows[-1]), flush=True)
+        about = about_this_machine(browser)
         browser.close()
+    print(json.dumps(about))
     if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        record = {"about": about, "rows": rows}
+        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def about_this_machine(browser: Browser) -> dict[str, str | int]:
+    """What the times depend on."""
+    packages = json.loads((ROOT / "page" / "package.json").read_text())
+    processors = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return {
+        "chromium": browser.version,
+        "onnxruntime-web": packages["dependencies"]["onnxruntime-web"],
+        "processor": processors[0],
+        "cores": len(processors),
+        "words before": WORDS,
+        "keys": KEYS,
+    }
 
 
 def measured(browser: Browser, run: RunFolder, *, int8: bool) -> dict[str, Any]:
@@ -61,9 +81,11 @@ def measured(browser: Browser, run: RunFolder, *, int8: bool) -> dict[str, Any]:
     return {
         "run": run.config.name,
         "weights": "int8" if int8 else "float32",
+        "parameters": parameter_counts(run.model()).total,
         "model MB": round(model / 1e6, 2),
         "page and runtime MB": round((sum(sizes.values()) - model) / 1e6, 2),
         "first suggestion ms": round(sorted(first)[len(first) // 2]),
+        "keys answered": len(keys),
         "key ms, median": round(keys[len(keys) // 2], 1),
         "key ms, 95th percentile": round(keys[int(0.95 * len(keys))], 1),
     }
