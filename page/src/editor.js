@@ -3,11 +3,15 @@
 export class Editor {
   constructor(field, { changed, moved, taken }) {
     this.field = field;
-    this.changed = changed;
+    this.changed = (started) => {
+      const done = changed(started);
+      this.showEnd();
+      return done;
+    };
     this.leaving = false; // whether the next Tab leaves the field
     let pressed = null; // when the key was pressed that changes the text
     field.addEventListener('input', (event) => {
-      changed(pressed ?? event.timeStamp);
+      this.changed(pressed ?? event.timeStamp);
       pressed = null;
     });
     document.addEventListener('selectionchange', () => {
@@ -53,9 +57,12 @@ export class Editor {
   replaceAll(text) {
     this.field.value = text;
     this.field.setSelectionRange(text.length, text.length);
+    return this.changed();
+  }
+
+  /** Keep the end of the text in sight while it grows: the browser looked for it before the field was higher. */
+  showEnd() {
     const paper = this.field.parentElement;
-    const done = this.changed();
-    paper.scrollTop = paper.scrollHeight;
-    return done;
+    if (this.caret === this.text.length) paper.scrollTop = paper.scrollHeight;
   }
 }

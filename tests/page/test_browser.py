@@ -81,6 +81,25 @@ def test_scores_are_those_of_score_and_evaluate(tiny_run: RunFolder, open_page: 
     assert_same_scores(open_page, tiny_run, ESSAY, tmp_path)
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_long_text_lies_over_its_shades(tiny_run: RunFolder, open_page: Open, width: int) -> None:
+    """The field and the shaded words are of one height, only the paper scrolls, and the end is in sight."""
+    opened = open_page(tiny_run, viewport={"width": width, "height": 850})
+    page, field = opened.page, opened.page.locator("textarea")
+    page.keyboard.insert_text(f"{ESSAY}{'x' * 150} https://example.org/{'very-' * 30}long\n\n" * 6)
+    opened.wait()
+    heights = "each => [each.offsetHeight, each.scrollHeight]"
+    (high, whole), shades = field.evaluate(heights), page.locator(".reading").evaluate(heights)
+    assert [high, whole] == shades
+    assert high == whole > 1000
+    assert field.evaluate("each => each.scrollTop") == 0
+    hidden = "each => each.scrollHeight - each.scrollTop - each.clientHeight"
+    assert page.locator(".paper").evaluate(hidden) < 2
+    field.press_sequentially("and the earth .\n")
+    opened.wait()
+    assert page.locator(".paper").evaluate(hidden) < 2
+
+
 def test_html_is_text(hostile_run: RunFolder, open_page: Open) -> None:
     opened = open_page(hostile_run, int8=True)
     page = opened.page
