@@ -53,6 +53,38 @@ def test_the_bar_fits_the_terminal(width: int) -> None:
         assert all("━━━" in line and "9,123 tokens/s loss 4.50 perplexity 90.02" in line for line in bars)
 
 
+def test_the_bar_fits_after_the_terminal_was_made_narrower() -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=200, force_terminal=True, _environ={"TERM": "xterm"})
+    with TrainingView(console) as view:
+        view(STEP)
+        view.bars.refresh()
+        console.width = 50
+        file.truncate(0)
+        view.bars.refresh()
+        bar = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()).strip("\r\n\0 ")
+    assert len(bar) <= 50
+    assert "━━" in bar
+    assert bar.startswith("epoch 3/500")
+    assert bar.endswith("2:03 h left")
+
+
+@pytest.mark.parametrize("width", [25, 50, 80, 200])
+def test_an_evaluation_has_a_bar_at_any_width(width: int) -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=True, _environ={"TERM": "xterm"})
+    with progress_module.FittingBars(progress_module._columns, console) as bars:
+        bars.update(bars.add_task("scoring the test text", total=100), completed=20)
+        bars.refresh()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
+    lines = [line for line in re.split(r"[\r\n]", text) if "20%" in line]
+    assert lines
+    for line in lines:
+        assert len(line) <= width
+        assert "━━" in line
+        assert "…" not in line
+
+
 @pytest.mark.parametrize("dumb", [False, True])
 def test_lines_where_there_is_no_terminal(dumb: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_view, "LINE_SECONDS", 0.0)

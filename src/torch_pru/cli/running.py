@@ -129,14 +129,12 @@ def watched(work: Callable[..., Result], header: Sequence[str], folders: Sequenc
 def ending(run: RunFolder) -> None:
     """The result of a finished run, and what to do with it."""
     from torch_pru.cli.ending import show_ending
-    from torch_pru.lm.data.corpus import prepared_folder
     from torch_pru.lm.evaluation.static import format_perplexity, perplexity
     from torch_pru.lm.run import pru_command
 
     if rank() != 0:
         return
-    corpus = run.config.data.corpus
-    if corpus == "king-james" or prepared_folder(corpus) is not None:
+    if ends_with_scores(run.config):
         show_ending(run)
         return
     console = output()
@@ -148,6 +146,20 @@ def ending(run: RunFolder) -> None:
             soft_wrap=True,
         )
     console.print(f"next: {pru_command('evaluate', run.path)}", soft_wrap=True)
+
+
+def ends_with_scores(config: Config) -> bool:
+    """Whether a run ends with scores and a sample: on the built-in text, or on the user's own.
+
+    Example:
+        >>> from torch_pru.lm.recipe import load_recipe
+        >>> ends_with_scores(load_recipe("quickstart")), ends_with_scores(load_recipe("ptb-awd-pru-g4"))
+        (True, False)
+    """
+    from torch_pru.lm.data.corpus import prepared_folder
+
+    corpus = config.data.corpus
+    return corpus == "king-james" or prepared_folder(corpus) is not None
 
 
 def _silent(run: RunFolder) -> None:

@@ -17,7 +17,7 @@ import typer
 from torch_pru.cli.checks import check_recipes
 from torch_pru.cli.console import messages, processes, rank, say
 from torch_pru.cli.data import TOKENS_HELP, VOCABULARY_HELP, prepared, split_line
-from torch_pru.cli.running import Task, carry_out, new_folders
+from torch_pru.cli.running import Task, carry_out, ends_with_scores, new_folders
 from torch_pru.cli.settings import SET_HELP, parse_settings
 from torch_pru.errors import PRUError
 
@@ -183,8 +183,21 @@ def chosen_configs(names: list[str], changes: Mapping[str, str], minutes: float 
 
 
 def with_limit(config: Config, minutes: float) -> Config:
-    """The configuration with a limit of time, counted from the start of the command."""
-    training = dataclasses.replace(config.training, minutes=round(seconds_to_train(minutes) / 60, 2))
+    """The configuration with a limit of time: from the start of the command to its end."""
+    from torch_pru.lm.data import load_corpus
+    from torch_pru.lm.device import choose_device
+    from torch_pru.lm.plan import time_for_training, training_speed
+
+    check_recipes([config], texts=True)
+    corpus = load_corpus(config.data.corpus, config.data.tokenizer)
+    if choose_device(config.training.device).type == "cpu" and processes() == 1:
+        speed = training_speed(config, len(corpus.vocabulary))
+        seconds = time_for_training(
+            seconds_to_train(minutes), len(corpus.valid), speed, scored=ends_with_scores(config)
+        )
+    else:
+        seconds = seconds_to_train(minutes)
+    training = dataclasses.replace(config.training, minutes=round(seconds / 60, 2))
     return dataclasses.replace(config, training=training)
 
 

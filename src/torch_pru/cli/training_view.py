@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, TextColumn
-from rich.progress import Progress as Bars
 
 from torch_pru.cli.console import messages, say
-from torch_pru.cli.progress import LINE_SECONDS, is_live
+from torch_pru.cli.progress import LINE_SECONDS, FittingBars
 
 if TYPE_CHECKING:
     from torch_pru.lm.training import TrainingProgress
@@ -44,13 +43,8 @@ class TrainingView:
         runs: dict[Path | None, str] = {folder: folder.name for folder in folders}
         runs = runs or {None: ""}
         labels = {run: label(name, self.console.width - LEAST) for run, name in runs.items()}
-        self.bars = Bars(
-            *columns(self.console.width - max(map(len, labels.values()))),
-            console=self.console,
-            transient=True,
-            expand=True,
-            disable=not is_live(self.console),
-        )
+        longest = max(map(len, labels.values()))
+        self.bars = FittingBars(lambda width: columns(width - longest), self.console)
         self.runs = {run: RunView(self.bars, name, labels[run]) for run, name in runs.items()}
 
     def __enter__(self) -> TrainingView:
@@ -74,7 +68,7 @@ class RunView:
         label: what its bar begins with.
     """
 
-    def __init__(self, bars: Bars, name: str, label: str) -> None:
+    def __init__(self, bars: FittingBars, name: str, label: str) -> None:
         self.bars = bars
         self.prefix = f"{name}: " if name else ""
         self.label = label

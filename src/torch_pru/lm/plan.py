@@ -6,13 +6,14 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torch_pru.lm.config import PRU_SETTINGS, Config, build_config
+from torch_pru.lm.config import PRU_SETTINGS, Config, ModelConfig, RegularisationConfig, build_config
 from torch_pru.lm.data import load_corpus
 from torch_pru.lm.device import choose_device
 from torch_pru.lm.model import LanguageModel
@@ -108,7 +109,7 @@ def plan_training(
     for size in range(largest, smallest - 1, -1):
         settings = settings_for(corpus, SIZES[size], tokens, held_out) | {"device": device}
         speed = training_speed(build_config("plan", settings), vocabulary_size)
-        available = max(0.4 * seconds, seconds - 4 * held_out / speed)  # one validation and two scores
+        available = time_for_training(seconds, held_out, speed)
         passes = speed * available / tokens
         if passes >= enough:
             break
@@ -154,8 +155,27 @@ def dropout_for(epochs: int) -> dict[str, float]:
     return drops | penalties | {"weight_drop": 0.0 if epochs <= 8 else 0.3}
 
 
+def time_for_training(seconds: float, held_out: int, speed: float, *, scored: bool = True) -> float:
+    """How much of some time is left for training if the end of the run must fit into it, too.
+
+    Args:
+        seconds: that there are.
+        held_out: tokens of the validation part, about as many as of the test part.
+        speed: of training, in tokens per second.
+        scored: whether the end is one validation and one score of both parts, instead of one validation.
+
+    Example:
+        >>> time_for_training(100.0, held_out=1_000, speed=100.0), time_for_training(10.0, 1_000, 100.0)
+        (60.0, 4.0)
+    """
+    passes = 4 if scored else 1  # scores read one token at a time, which is slower
+    return max(0.4 * seconds, seconds - passes * held_out / speed)
+
+
 def training_speed(config: Config, vocabulary_size: int, seconds: float = 1.0) -> float:
     """Tokens per second of training with these settings on this machine, from a few steps without dropout.
+
+    Each model is measured once in a process.
 
     Example:
         >>> config = build_config("small", {"embedding": 16, "hidden": [16], "device": "cpu"})
@@ -164,10 +184,17 @@ def training_speed(config: Config, vocabulary_size: int, seconds: float = 1.0) -
     """
     settings = config.training
     device = choose_device(settings.device)
-    model = LanguageModel(config.model, config.regularisation, vocabulary_size).to(device).eval()
+    return _measured_speed(config.model, settings.window, settings.batch, device, vocabulary_size, seconds)
+
+
+@cache
+def _measured_speed(
+    config: ModelConfig, window: int, batch: int, device: torch.device, vocabulary_size: int, seconds: float
+) -> float:
+    model = LanguageModel(config, RegularisationConfig(), vocabulary_size).to(device).eval()
     parameters: list[Tensor] = [weight for weight in model.parameters() if weight.requires_grad]
-    text = torch.randint(vocabulary_size, (settings.window + 1, settings.batch), device=device)
-    state = model.initial_state(settings.batch)
+    text = torch.randint(vocabulary_size, (window + 1, batch), device=device)
+    state = model.initial_state(batch)
 
     def step() -> None:
         hidden = model.hidden(text[:-1], state)
@@ -182,4 +209,4 @@ def training_speed(config: Config, vocabulary_size: int, seconds: float = 1.0) -
     while (passed := time.perf_counter() - start) < seconds or not steps:
         step()
         steps += 1
-    return steps * settings.window * settings.batch / passed
+    return steps * window * batch / passed

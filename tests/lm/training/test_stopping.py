@@ -52,10 +52,10 @@ def at_the_end(action: Callable[[], None]) -> Callable[..., None]:
 def test_a_signal_at_the_end_of_a_run_is_not_lost(config: Config, tmp_path: Path) -> None:
     """Who trains the next one after it must not begin."""
     listener = at_the_end(lambda: signal.raise_signal(signal.SIGINT))
-    with pytest.raises(Interrupted, match=r"stopped by SIGINT; the run in .*alone is finished") as caught:
+    with pytest.raises(Interrupted, match=r"stopped by Ctrl-C; the run in .*alone is finished") as caught:
         train(config, tmp_path / "alone", progress=listener)
     assert caught.value.code == 130
-    with pytest.raises(Interrupted, match=r"stopped by SIGINT; the run in .*together is finished"):
+    with pytest.raises(Interrupted, match=r"stopped by Ctrl-C; the run in .*together is finished"):
         train([config], [tmp_path / "together"], progress=listener)
     assert state_of(tmp_path / "alone")["finished"]
     assert state_of(tmp_path / "together")["finished"]

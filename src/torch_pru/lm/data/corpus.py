@@ -101,13 +101,18 @@ def load_corpus(
     if isinstance(tokenizer, Subwords) or is_subwords(tokenizer):
         return _load_in_subwords(name_or_folder, tokenizer, data_root)
     if name == "king-james":
-        verses = king_james_verses()
-        return _number({split: [list(chain(*verses[split]))] for split in SPLITS})
+        return _king_james()
     if (prepared := _prepared(name_or_folder, data_root)) is not None:
         return _load_prepared(prepared, tokenizer)
     files = _text_files(name_or_folder, data_root)
     published = name if name in CORPORA else None
     return _read_folder(files["train"].parent.resolve(), published, _versions(files))
+
+
+@lru_cache(maxsize=1)  # see _read_folder
+def _king_james() -> Corpus:
+    verses = king_james_verses()
+    return _number({split: [list(chain(*verses[split]))] for split in SPLITS})
 
 
 def _prepared(name_or_folder: str | Path, data_root: str | Path | None) -> Path | None:

@@ -28,7 +28,7 @@ class Interrupted(SystemExit):
 
     def __init__(self, number: int, run: str, *, finished: bool = False) -> None:
         super().__init__(128 + number)
-        name = signal.Signals(number).name
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         if finished:
             self.message = f"stopped by {name}; the run in {run} is finished"
         else:
