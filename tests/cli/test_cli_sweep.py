@@ -116,3 +116,21 @@ def test_a_text_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "lstm" in shown
     run = RunFolder.open(tmp_path / "runs" / "quickstart-sweep" / "pru-seed1")
     assert run.config.model.hidden == (64,)  # chosen to suit the text
+
+
+def test_a_sweep_on_a_text_continues_on_a_machine_that_is_faster_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRU_DATA", str(tmp_path / "data"))
+    (tmp_path / "a.txt").write_text("The cat sat on a mat, and saw the dog.\n" * 100)
+    command = ("sweep", "--text", tmp_path / "a.txt", "--seeds", 2, "--minutes", 3, "--device", "cpu")
+    command += ("--out", tmp_path / "runs")
+    monkeypatch.setattr("torch_pru.lm.plan.training_speed", lambda *_: 20.0)
+    pru(*command)
+    run = RunFolder.open(tmp_path / "runs" / "quickstart-sweep" / "run-seed1")
+    assert run.config.training.epochs < 10
+    monkeypatch.setattr("torch_pru.lm.plan.training_speed", lambda *_: 1e6)
+    status, _, errors = invoke(*command)
+    assert status == 0, errors
+    assert "2 of 2 runs are finished already" in errors
+    assert "continuing with the settings in " in errors

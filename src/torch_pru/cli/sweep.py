@@ -95,25 +95,32 @@ def sweep(
     lists |= {key: value for key, value in typed.items() if value}
     fixed = {} if epochs is None else {"epochs": str(epochs)}
     fixed |= {} if device is None else {"device": device}
+    folder = out / (name or f"{Path(recipe).stem}-sweep")
     if text:
         corpus = read_text_files(text, tokens, 10_000)
     if corpus is not None:
         fixed = (
-            settings_for_text(corpus, fixed, minutes)
+            settings_for_text(corpus, fixed, minutes, folder)
             if recipe == "quickstart"
             else fixed | {"corpus": corpus}
         )
     grid = grid_of(recipe, lists, fixed, seeds)
-    folder = out / (name or f"{Path(recipe).stem}-sweep")
     check_writable(folder)
     train_grid(grid, folder, minutes, ray)
 
 
-def settings_for_text(corpus: str, fixed: Mapping[str, str], minutes: float | None) -> dict[str, str]:
-    """Settings that suit a text, as typed after ``--set``."""
+def settings_for_text(
+    corpus: str, fixed: Mapping[str, str], minutes: float | None, folder: Path
+) -> dict[str, str]:
+    """Settings that suit a text, as typed after ``--set``; those of a sweep that is continued are kept."""
     from torch_pru.lm.config import flat_settings
-    from torch_pru.lm.sweep import as_typed
+    from torch_pru.lm.sweep import as_typed, read_grid
 
+    if (kept := folder / GRID).is_file():
+        settings = read_grid(str(kept)).fixed
+        if settings.get("corpus") == corpus:
+            say(messages(), f"continuing with the settings in {kept}")
+            return {**settings, **fixed}
     config = config_for_text({**fixed, "corpus": corpus}, minutes)
     return {key: as_typed(value) for key, value in flat_settings(config).items()}
 
