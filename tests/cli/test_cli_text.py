@@ -142,8 +142,9 @@ def test_texts_of_all_kinds(content: bytes, said: str, tokenizer: str, tmp_path:
         ("caf\xe9\n".encode("latin-1") * 500, "iconv -f LATIN1 -t UTF-8"),
         (b"a\0b" * 500, "has a NUL byte"),
         (b"only three words", "give at least 500 words"),
+        (b"\n \n" * 500, "has only white space; give at least 500 words"),
     ],
-    ids=["empty", "latin-1", "nul", "short"],
+    ids=["empty", "latin-1", "nul", "short", "blank"],
 )
 def test_texts_that_cannot_be_used(content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(content)

@@ -105,6 +105,9 @@ def prepare_text(
     parts = parts_of([Path(os.path.expanduser(source)) for source in sources])
     files = [path for paths in parts.values() for path in paths]
     sample = sample_of(files)
+    if not sample.strip():
+        names = ", ".join(map(str, sources))
+        raise PRUError(f"{names} has only white space; give at least {FEWEST_TOKENS} words of text")
     reason = ""
     if tokenizer == "auto":
         tokenizer, reason = choose_tokenizer(sample)
