@@ -90,6 +90,13 @@ class GraphCache:
         else:
             graph.replay()
 
+    def release(self) -> None:
+        """Destroy the graphs. A process group whose exchanges they have cannot end before that."""
+        for graph in self.graphs.values():
+            if graph is not None:
+                graph.reset()
+        self.graphs.clear()
+
     def _try_to_capture(self, run: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
         if self.full:
             return None

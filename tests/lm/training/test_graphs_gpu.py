@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from small import NO_DROPOUT, small_masks, small_model
+from torch import distributed as dist
 
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.graphs import can_capture
@@ -54,6 +57,39 @@ def test_graphs_give_the_losses_of_plain_steps(precision: str) -> None:
         assert way == "plain" or sum(graph is not None for graph in graphed.graphs.graphs.values()) == 6
     for ours, theirs in zip(losses["graphs"], losses["plain"], strict=True):
         assert abs(ours - theirs) <= 1e-3 * theirs
+
+
+class ExchangingWorld(World):
+    """One process that exchanges gradients as several do."""
+
+    def average(self, tensors: Sequence[torch.Tensor]) -> None:
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        dist.all_reduce(flat)
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+
+@pytest.mark.skipif(not dist.is_nccl_available(), reason="needs NCCL")
+def test_graphs_with_an_exchange_over_nccl() -> None:
+    """With one rank, the exchange changes nothing; the process group ends once the graphs are destroyed."""
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    losses: dict[str, list[float]] = {}
+    for way in ("exchanged", "alone"):
+        step, text = build("float32")
+        if way == "exchanged":
+            step.world = ExchangingWorld(torch.device("cuda"))
+        graphed, state = GraphedStep(step, text), step.model.initial_state(BATCH)
+        losses[way] = []
+        for number in range(40):
+            step.optimizer.prepare_step(0.5)
+            state, loss = graphed(7 * number, 9 + number % 3, state)
+            losses[way].append(loss.item())
+        assert all(graph is not None for graph in graphed.graphs.graphs.values())
+        graphed.graphs.release()
+        assert not graphed.graphs.graphs
+    dist.destroy_process_group()
+    assert losses["exchanged"] == pytest.approx(losses["alone"], rel=1e-3)
 
 
 def test_two_replays_draw_different_masks() -> None:

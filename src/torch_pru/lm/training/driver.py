@@ -219,8 +219,10 @@ class ActiveRun:
         return self.stream is not None and self.trainer.next_step_synchronizes()
 
     def release(self) -> None:
-        """Free the memory for the other runs."""
+        """Free the memory for the other runs, and the graphs, even if an error keeps the trainer alive."""
         self.unfinished.clear()
+        if self.trainer.graphed_step is not None:
+            self.trainer.graphed_step.graphs.release()
         del self.trainer, self.steps
         if self.stream is not None:
             gc.collect()  # now, and not while another run captures a graph
@@ -240,6 +242,7 @@ def take_turns(runs: Sequence[ActiveRun], notify: ProgressNotifier, failures: Fa
             interrupts.append(interrupt)
         except Exception as error:
             if len(runs) == 1:
+                run.release()
                 raise
             failures.add(run.path, error)
             if len(working) > 1:  # which may take hours

@@ -81,7 +81,8 @@ class Trainer:
         self.training_step = TrainingStep(
             self.model, self.optimizer, self.masks, world, precision=settings.precision
         )
-        self.graphed_step = GraphedStep(self.training_step, self.text.columns) if self._captures() else None
+        captures = settings.graphs and can_capture(self.model)
+        self.graphed_step = GraphedStep(self.training_step, self.text.columns) if captures else None
         self.schedule = Schedule(settings, "train")
         self.recurrent_state = self.model.initial_state(self.text.columns.shape[1])
         self.best: dict[str, Tensor] = {}
@@ -96,10 +97,6 @@ class Trainer:
         self.earlier_seconds = 0.0  # training time before this process
         self.time_used = 0.0  # share of the time limit that is used; 1 or more when the time is up
         self.started: float | None = None
-
-    def _captures(self) -> bool:
-        """Whether steps are captured as CUDA graphs: in a single process, if the model allows it."""
-        return self.config.training.graphs and self.world.size == 1 and can_capture(self.model)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on. All processes must call it together."""
