@@ -22,6 +22,8 @@ def test_the_same_command_starts_and_resumes(tmp_path: Path) -> None:
         in invoke("train", recipe, "--into", run, WORLD_SIZE="3")[2]
     )
     assert not run.exists()
+    status, _, errors = invoke("train", recipe, "--into", run, WORLD_SIZE="3", RANK="1")
+    assert (status, errors) == (2, "")  # the first process reports it
     pru("train", recipe, "--into", run)
     before = (run / "metrics.jsonl").read_bytes()
     status, output, _ = invoke("train", recipe, "--into", run)

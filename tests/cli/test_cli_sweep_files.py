@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import signal
 from pathlib import Path
 
 import pytest
 from command import invoke, refusal, write_recipe
 
+from torch_pru.lm import training
 from torch_pru.lm.lock import locked
 from torch_pru.lm.sweep import Range, grid_text, read_grid
+from torch_pru.lm.training import Interrupted
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +90,20 @@ def test_mistakes_in_a_grid(text: str, said: str, recipe: Path, tmp_path: Path) 
     assert said in errors
     assert errors.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_ctrl_c_says_how_the_sweep_continues(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(config: object, run: Path, **options: object) -> None:
+        raise Interrupted(signal.SIGINT, str(run))
+
+    monkeypatch.setattr(training, "train", interrupted)
+    path = grid_file(tmp_path, "[grid]\ngroups = [1, 2]\n")
+    status, _, errors = invoke("sweep", path, "--out", tmp_path / "my runs")
+    assert status == 130
+    folder = tmp_path / "my runs" / "grid-sweep"
+    assert errors.splitlines()[-1] == f"continue the sweep with: pru sweep --resume '{folder}'"
 
 
 def test_a_sweep_continues_from_its_folder(recipe: Path, tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -218,6 +220,15 @@ def test_machines_must_be_alike(tmp_path: Path) -> None:
         PRUError, match=r"two does not have .*; choose --out on a file system that all machines"
     ):
         ray_trials.check_machines([("two", here, False)], tmp_path)
+
+
+def test_an_address_where_something_else_answers() -> None:
+    server = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with pytest.raises(PRUError, match="is not a Ray cluster; use the port of ray start"):
+        ray_trials.connect(f"127.0.0.1:{server.server_port}")
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.mark.parametrize(

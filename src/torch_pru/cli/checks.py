@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_pru.cli.console import processes, rank
-from torch_pru.errors import PRUError
+from torch_pru.errors import PRUError, SharedError
 
 if TYPE_CHECKING:
     from torch_pru.lm.config import Config
@@ -125,4 +125,5 @@ def named(name: str) -> Iterator[None]:
     try:
         yield
     except PRUError as error:
-        raise PRUError(f"{name}: {error}") from error
+        kind = SharedError if isinstance(error, SharedError) else PRUError
+        raise kind(f"{name}: {error}") from error

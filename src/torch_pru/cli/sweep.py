@@ -185,7 +185,7 @@ def train_grid(grid: Grid, folder: Path, minutes: float | None, ray: str | None 
 
             runs = train_on_ray(ray, grid, folder, runs)
         else:
-            train_all(runs)
+            train_in_this_process(runs, folder)
         rows = rows_of(runs)
         show_table(rows)
         write_results(rows, folder)
@@ -237,6 +237,20 @@ def unfinished_runs(runs: Mapping[Path, Config]) -> list[Path]:
     if done := len(there) - len(unfinished):
         messages().print(f"{done} of {len(runs)} runs are finished already", soft_wrap=True)
     return unfinished
+
+
+def train_in_this_process(runs: Mapping[Path, Config], folder: Path) -> None:
+    """Train what is not trained yet; after Ctrl-C, say how to continue."""
+    from torch_pru.lm.run import pru_command
+    from torch_pru.lm.training import Interrupted
+
+    try:
+        train_all(runs)
+    except Interrupted:
+        messages().print(
+            f"continue the sweep with: {pru_command('sweep', '--resume', folder)}", soft_wrap=True
+        )
+        raise
 
 
 def train_all(runs: Mapping[Path, Config]) -> None:

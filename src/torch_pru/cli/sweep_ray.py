@@ -28,7 +28,7 @@ def train_on_ray(address: str, grid: Grid, folder: Path, runs: Mapping[Path, Con
     """Train what is not trained yet on a Ray cluster; all runs of the sweep that have a result."""
     from torch_pru.cli.sweep import unfinished_runs
     from torch_pru.lm.ray_trials import connected, train_trials
-    from torch_pru.lm.run import RunFolder
+    from torch_pru.lm.run import RunFolder, pru_command
 
     folder = folder.resolve()
     runs = {path.resolve(): config for path, config in runs.items()}
@@ -46,7 +46,7 @@ def train_on_ray(address: str, grid: Grid, folder: Path, runs: Mapping[Path, Con
         say(
             messages(),
             f"stopped; {len(cut_off)} runs are not finished; continue with: "
-            f"pru sweep --resume {folder} --ray {address}",
+            f"{pru_command('sweep', '--resume', folder, '--ray', address)}",
         )
         raise typer.Exit(130)
     if trials.errors:

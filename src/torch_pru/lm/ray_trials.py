@@ -189,17 +189,27 @@ def connect(address: str) -> None:
             raise PRUError(f"the Ray cluster at {address} cannot be used: {first}") from error
 
 
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""The beginning of an HTTP/2 connection; Ray answers with settings, a frame whose fourth byte is 4, too."""
+
+
 def check_address(address: str) -> None:
-    """Refuse an address where nothing listens; Ray itself would try for a minute."""
+    """Refuse an address where no Ray cluster answers; Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
         raise PRUError(f"--ray {address}: use HOST:PORT, such as 10.0.0.1:6379, or auto, or local")
     try:
-        socket.create_connection((host, int(port)), timeout=10).close()
+        with socket.create_connection((host, int(port)), timeout=10) as server:
+            server.sendall(GREETING)
+            answer = server.recv(9)
     except (OSError, OverflowError) as error:
         raise PRUError(
             f"there is no Ray cluster at {address}: {error}; start one with: ray start --head"
         ) from error
+    if answer[3:4] != GREETING[-6:-5]:
+        raise PRUError(
+            f"what answers at {address} is not a Ray cluster; use the port of ray start --head, usually 6379"
+        )
 
 
 def look_around(folder: str) -> tuple[str, str, bool]:

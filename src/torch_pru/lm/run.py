@@ -335,11 +335,11 @@ def why_no_run(path: Path) -> str:
     return f"run.json is missing; name a run inside it: {names}" if inside else "run.json is missing"
 
 
-def pru_command(verb: str, run: str | Path) -> str:
+def pru_command(*words: str | Path) -> str:
     """What to type to do something with a run, as a shell takes it.
 
     Example:
         >>> pru_command("resume", "my runs/quickstart-1")
         "pru resume 'my runs/quickstart-1'"
     """
-    return shlex.join(["pru", verb, str(run)])
+    return shlex.join(["pru", *map(str, words)])
