@@ -115,9 +115,9 @@ class Step:
     def in_pytorch(self, x: Tensor, h: Tensor, c: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
         """What ``forward`` computes, in plain PyTorch."""
         levels, context, *biases = parameters[: self._levels], *parameters[self._levels :]
-        weights = LayerWeights(levels, (context,), sum(biases) if biases else None)
-        states = (state.reshape(-1, self._hidden) for state in (h, c))
-        call = LayerCall(x.reshape(1, -1, self._features), weights, *states, None, self._spec)
+        weights = LayerWeights(levels, (context,), biases[0] + biases[1] if biases else None)
+        h0, c0 = h.reshape(-1, self._hidden), c.reshape(-1, self._hidden)
+        call = LayerCall(x.reshape(1, -1, self._features), weights, h0, c0, None, self._spec)
         _, hn, cn = reference.layer(call)
         return hn.view_as(h), cn.view_as(c)
 
