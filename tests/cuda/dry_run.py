@@ -1,7 +1,9 @@
-"""The GPU path on a CPU: tensors claim to be on a GPU, and each launch is checked, recorded and emulated."""
+"""The GPU path on a CPU: tensors claim to be on a GPU, and each launch is checked, recorded and executed."""
 
 from __future__ import annotations
 
+import ctypes
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from emulated import KERNELS, at, double
+from executing import execute
 from kernel_arguments import Field, fields_of
 from shapes import HOPPER
 from torch import Tensor
@@ -47,6 +49,7 @@ ALSO_READ = {
     ("sgd", "sums"),
     ("forward_grid", "exchange"),
 }
+FILLED = {("backward_grid", "dgates"), ("token_scores", "key"), ("sgd", "steps"), ("sgd", "first_bad")}
 
 
 @contextmanager
@@ -72,6 +75,15 @@ def dry_run(device: Device = HOPPER) -> Iterator[list[list[str]]]:
         yield records
 
 
+def at(address: int, count: int) -> Tensor:
+    """Float32 numbers at an address."""
+    return torch.frombuffer((ctypes.c_float * count).from_address(address), dtype=torch.float32)
+
+
+def double(word: int) -> float:
+    return struct.unpack("<d", struct.pack("<q", word))[0]
+
+
 def _with_out_dtype(product):
     """PyTorch has products with ``out_dtype`` on GPUs only."""
 
@@ -82,7 +94,7 @@ def _with_out_dtype(product):
 
 
 def _run(launch: Launch, tensors: list[Tensor | None], numbers: list[int]) -> list[str]:
-    """Check one launch against the kernel's source, emulate it, and describe it."""
+    """Check one launch against the kernel's source, describe it, and execute it."""
     fields = fields_of(launch.kernel, launch.constants)
     assert len(fields) == len(tensors) + len(numbers), f"{launch.kernel}: {[f.name for f in fields]}"
     constants = dict(launch.constants)
@@ -97,9 +109,18 @@ def _run(launch: Launch, tensors: list[Tensor | None], numbers: list[int]) -> li
         setattr(arguments, field.name, value)
     if launch.kernel in ("gradient_squares", "sgd"):  # a list of addresses
         record = [line for line in record if not line.startswith("entry[")] + _entries(arguments)
-    with torch.no_grad():
-        KERNELS[launch.kernel](arguments, constants)
+    _execute(launch, fields[: len(tensors)], tensors, numbers)
     return record
+
+
+def _execute(launch: Launch, fields: list[Field], tensors: list[Tensor | None], numbers: list[int]) -> None:
+    names = [field.name for field in fields]
+    keys = [(launch.kernel, name.split("[")[0]) for name in names]
+    constant = [field.is_const for field in fields]
+    unwritten = [
+        not field.is_const and key not in ALSO_READ | FILLED for field, key in zip(fields, keys, strict=True)
+    ]
+    execute(launch, tensors, numbers, unwritten, constant, names)
 
 
 def _configuration(launch: Launch) -> str:

@@ -1,24 +1,27 @@
 """The GPU path without a GPU: its launches beside recorded ones, and its results beside the CPU's.
 
-Every launch is also checked against the parameter list in the kernel's source: number, order and kind of the
-arguments, and dtypes and gaps of tensors. ``launches.json`` was recorded with version 0.1's kernels on their
-first wrappers, which ran on a GPU; a change that is meant to launch something else records it anew with
-``python tests/cuda/test_dry_run.py``.
+Every launch is checked against the parameter list in the kernel's source: number, order and kind of the
+arguments, and dtypes and gaps of tensors. Then the kernel is executed; see ``executing.py``. A change that is
+meant to launch something else records ``launches.json`` anew with ``python tests/cuda/test_dry_run.py``.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import json
 from pathlib import Path
 
 import pytest
 import torch
 from dry_run import differences, dry_run
+from executing import needs_compiler
 from scenarios import LAYERS, PIECES, device_of, run_layer
 from torch import Tensor
 
 from torch_pru.ops.cuda.compile import SOURCES
+
+pytestmark = needs_compiler
 
 FILE = Path(__file__).parent / "launches.json"
 RECORDED = json.loads(FILE.read_text())
@@ -32,6 +35,7 @@ def run(name: str) -> list[Tensor]:
         return PIECES[name]()
 
 
+@functools.cache
 def run_dry(name: str) -> tuple[list[Tensor], list[list[str]]]:
     device = [device_of(name.removeprefix("layer: "))] if name.startswith("layer: ") else []
     with dry_run(*device) as records:
@@ -53,9 +57,17 @@ def test_results_are_those_of_the_cpu(name):
     for number, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
         assert mine.shape == theirs.shape
         assert mine.dtype == theirs.dtype
-        scale = float(theirs.detach().double().norm()) or 1.0
-        error = float((mine.detach().double() - theirs.detach().double()).norm() / scale)
-        assert error < 0.03, (number, error)
+        error = float((mine.detach().double() - theirs.detach().double()).norm())
+        assert error <= bound_of(name) * float(theirs.detach().double().norm()), (number, error)
+
+
+def bound_of(name: str) -> float:
+    """What rounding to 16 bits or TF32 may do, in layers several times over; else that of float32."""
+    if "tf32" in name:
+        return 1e-3
+    if name.startswith(("layer: ", "token", "cross entropy")):
+        return 0.02
+    return 1e-3 if "float16" in name else 1e-6
 
 
 def test_every_kernel_is_launched():

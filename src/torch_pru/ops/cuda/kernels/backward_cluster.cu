@@ -142,8 +142,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
         int inside = n * 8 + lane % 8;
         const float(&sum)[4] = sums[p][n];
         const u16* to = inside < COLUMNS ? outgoing + ((first_row(warp, p) / 8 + lane / 8 % 2) * ROWS + inside) * 8 : spare;
-        asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" :: "r"(smem_address(to)),
-                     "r"(narrow2(sum[0], sum[1])), "r"(narrow2(sum[2], sum[3])) : "memory");
+        store_matrices2_transposed(smem_address(to), narrow2(sum[0], sum[1]), narrow2(sum[2], sum[3]));
       }
     publish();
     if (threadIdx.x < CLUSTER)

@@ -11,8 +11,6 @@ struct CrossEntropyArgs {
 #define LOG2E 1.4426950408889634f
 #define LN2 0.6931471805599453f
 #define NEGATIVE_INFINITY __int_as_float(0xff800000)
-DEVICE float exp2_fast(float x) { float y; asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-DEVICE float log2_fast(float x) { float y; asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 
 struct Partial { float largest, sum; };                // sum of 2^(x - largest), x in units of log 2
 
@@ -34,9 +32,8 @@ DEVICE void widen8(uint4 v, float (&x)[8]) {
 extern __shared__ uint4 kept[];                        // each thread reads what it copied itself: no barrier
 #define PACK(row, p) kept[p]
 DEVICE void fetch(const uint4* row, int packs) {
-  for (int p = threadIdx.x; p < packs; p += THREADS)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(smem_address(kept + p)), "l"(row + p) : "memory");
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  for (int p = threadIdx.x; p < packs; p += THREADS) copy16(smem_address(kept + p), row + p);
+  copies_wait();
 }
 #else
 #define PACK(row, p) row[p]

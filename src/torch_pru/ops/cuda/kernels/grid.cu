@@ -8,16 +8,6 @@
 #define ITEMS (UNITS * COLUMNS)
 #define TURNS ((ITEMS + THREADS - 1) / THREADS)
 
-DEVICE uint4 peek(const void* p) {
-  uint4 v;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
-  return v;
-}
-DEVICE void put(u32* p, u32 x) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" :: "l"(p), "r"(x) : "memory"); }
-DEVICE void put2(uint2* p, uint2 x) {
-  asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" :: "l"(p), "r"(x.x), "r"(x.y) : "memory");
-}
 // Whether any lane's piece still has a word of ones.
 DEVICE bool absent(uint4 v) { return __any_sync(~0u, max(max(v.x, v.y), max(v.z, v.w)) == ~0u); }
 
