@@ -2,6 +2,7 @@
 //
 // Every array has exactly the size that a call may touch. Results of all instruction sets and numbers of
 // threads are compared with those of the baseline on one thread; the exit status is 1 if they differ.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -15,6 +16,8 @@
 
 extern "C" void pru_forward(const Call*);
 extern "C" void pru_backward(const Call*);
+extern "C" void pru_decoder_forward(const DecoderCall*);
+extern "C" void pru_decoder_backward(const DecoderCall*);
 extern "C" int pru_choose_kernels(const char*);
 extern "C" void pru_set_runtime(void*, void*, void*);
 
@@ -164,33 +167,109 @@ bool agree(const Results& mine, const Results& right, double bound) {
     return all;
 }
 
+// A decoder with its cross-entropy.
+struct Decoder {
+    int64_t rows, features, words;
+    Floats hidden, weight, bias, grads;
+    std::vector<int64_t> targets;
+};
+
+struct Gradients {
+    Floats losses, hidden, weight, bias;
+};
+
+Decoder draw_decoder(int seed) {
+    std::mt19937 generator(static_cast<unsigned>(seed));
+    auto pick = [&](std::vector<int64_t> values) { return values[generator() % values.size()]; };
+    const double size = pick({1, 1, 40});  // of the logits: large ones raise the reference of their row
+    auto values = [&](int64_t count, double scale) {
+        Floats numbers(static_cast<size_t>(count));
+        for (float& value : numbers) value = static_cast<float>(scale * (generator() % 2001 / 1000.0 - 1));
+        return numbers;
+    };
+    Decoder d{};
+    d.rows = pick({1, 7, 33, 64}), d.features = pick({1, 3, 16, 17, 65, 130}), d.words = pick({2, 15, 64, 65, 300});
+    d.hidden = values(d.rows * d.features, 1);
+    d.weight = values(d.words * d.features, size / std::sqrt(d.features));
+    d.bias = values(d.words, 1), d.grads = values(d.rows, 1);
+    for (int64_t row = 0; row < d.rows; ++row) d.targets.push_back(generator() % d.words);
+    return d;
+}
+
+Gradients run(const Decoder& d, int64_t threads) {
+    const size_t rows = static_cast<size_t>(d.rows), padded = static_cast<size_t>((d.words + 63) / 64 * 64);
+    const size_t parts = static_cast<size_t>(std::min(threads, (d.words + 63) / 64));
+    const float unset = std::nanf("");
+    Floats references(parts * rows, unset), totals(references), factors(references), chosen(rows, unset);
+    Floats exponentials(rows * padded, unset);
+    Gradients g{chosen, Floats(d.hidden.size(), unset), Floats(d.weight.size(), unset), Floats(d.bias.size(), unset)};
+    DecoderCall call{};
+    call.threads = threads, call.parts = static_cast<int64_t>(parts);
+    call.rows = d.rows, call.features = d.features, call.words = d.words;
+    call.hidden = d.hidden.data(), call.weight = d.weight.data(), call.bias = d.bias.data();
+    call.targets = d.targets.data();
+    call.references = references.data(), call.totals = totals.data(), call.chosen = chosen.data();
+    pru_decoder_forward(&call);  // without what the backward pass needs
+    call.exponentials = exponentials.data();
+    pru_decoder_forward(&call);
+    for (size_t row = 0; row < rows; ++row) {
+        double highest = -INFINITY, total = 0;
+        for (size_t part = 0; part < parts; ++part) highest = std::fmax(highest, references[part * rows + row]);
+        for (size_t at = row; at < parts * rows; at += rows) total += totals[at] * std::exp(references[at] - highest);
+        for (size_t at = row; at < parts * rows; at += rows)
+            factors[at] = static_cast<float>(d.grads[row] * std::exp(references[at] - highest) / total);
+        g.losses[row] = static_cast<float>(std::log(total) + highest - chosen[row]);
+    }
+    call.factors = factors.data(), call.grads = d.grads.data();
+    call.grad_hidden = g.hidden.data(), call.grad_weight = g.weight.data(), call.grad_bias = g.bias.data();
+    pru_decoder_backward(&call);
+    return g;
+}
+
+bool agree(const Gradients& mine, const Gradients& right) {
+    return agree(mine.losses, right.losses, 1e-4) && agree(mine.hidden, right.hidden, 1e-4) &&
+           agree(mine.weight, right.weight, 1e-4) && agree(mine.bias, right.bias, 1e-4);
+}
+
+struct Count {
+    int runs = 0, failures = 0;
+};
+
+// Every instruction set and number of threads, and four calls at once, of which one gets a team.
+template <typename Given, typename Agree>
+void compare(const Given& problem, int seed, const char* what, Count& count, Agree agree_with) {
+    pru_choose_kernels("baseline");
+    const auto right = run(problem, 1);
+    for (const char* name : {"baseline", "avx2", "avx512", "avx512bf16"}) {
+        if (!pru_choose_kernels(name)) continue;
+        for (int64_t threads : {1, 2, 4}) {
+            ++count.runs;
+            if (agree_with(run(problem, threads), right)) continue;
+            ++count.failures;
+            fprintf(stderr, "%s %d differs: %s, %d threads\n", what, seed, name, static_cast<int>(threads));
+        }
+    }
+    std::vector<std::thread> callers;
+    std::vector<decltype(run(problem, 1))> results(4);
+    for (auto& result : results) callers.emplace_back([&problem, &result] { result = run(problem, 2); });
+    for (std::thread& caller : callers) caller.join();
+    for (const auto& result : results) count.failures += !agree_with(result, right);
+}
+
 }  // namespace
 
 int main() {
     pru_set_runtime(reinterpret_cast<void*>(run_region), reinterpret_cast<void*>(thread_number),
                     reinterpret_cast<void*>(team_size));
-    const char* sets[] = {"baseline", "avx2", "avx512", "avx512bf16"};
-    int failures = 0, runs = 0;
+    Count count;
     for (int seed = 0; seed < 120; ++seed) {
         const Problem problem = draw(seed, seed % 10 == 9);
         const double bound = problem.bfloat16 ? 3e-2 : 1e-4;
-        pru_choose_kernels("baseline");
-        const Results right = run(problem, 1);
-        for (const char* name : sets) {
-            if (!pru_choose_kernels(name)) continue;
-            for (int64_t threads : {1, 2, 4}) {
-                ++runs;
-                if (agree(run(problem, threads), right, bound)) continue;
-                ++failures;
-                fprintf(stderr, "problem %d differs: %s, %d threads\n", seed, name, static_cast<int>(threads));
-            }
-        }
-        std::vector<std::thread> callers;  // several at once, of which one gets a team
-        std::vector<Results> results(4);
-        for (Results& result : results) callers.emplace_back([&problem, &result] { result = run(problem, 2); });
-        for (std::thread& caller : callers) caller.join();
-        for (const Results& result : results) failures += !agree(result, right, bound);
+        compare(problem, seed, "layer", count,
+                [&](const Results& mine, const Results& right) { return agree(mine, right, bound); });
+        compare(draw_decoder(seed), seed, "decoder", count,
+                [](const Gradients& mine, const Gradients& right) { return agree(mine, right); });
     }
-    printf("%d runs, %d failures\n", runs, failures);
-    return failures > 0;
+    printf("%d runs, %d failures\n", count.runs, count.failures);
+    return count.failures > 0;
 }

@@ -6,28 +6,34 @@ built for x86-64 Linux and turned off by ``TORCH_PRU_NATIVE=0``.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from torch_pru.ops.native import calls, operators
+from torch_pru.ops.native import calls, decoder, operators
 from torch_pru.ops.native.calls import Arguments
+from torch_pru.ops.native.decoder import cross_entropy
 from torch_pru.ops.native.library import missing_reason
 from torch_pru.ops.products import product_dtype
 from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs, RecurrenceCall
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-__all__ = ["layer", "recurrence", "unsupported_reason"]
+__all__ = ["cross_entropy", "layer", "recurrence", "unsupported_reason"]
 
 
-def unsupported_reason(piece: str, call: LayerCall | RecurrenceCall, **options) -> str | None:
+def unsupported_reason(piece: str, *arguments: Any, **options) -> str | None:
     """Why a call needs another backend; None if this one can run it."""
     if (reason := missing_reason()) is not None:
         return reason
+    if torch.compiler.is_exporting():
+        return "an exported program must run without compiled kernels"
+    if piece == "cross_entropy":
+        return decoder.unsupported_reason(*arguments)
+    call: LayerCall | RecurrenceCall = arguments[0]
     x = call[0]
     if not x.is_cpu:
         return f"x is on {x.device}, and this backend is for CPUs"
-    if torch.compiler.is_exporting():
-        return "an exported program must run without compiled kernels"
     if (dtype := product_dtype(x)) not in DTYPES:
         return f"there are no CPU kernels for {dtype}"
     return unsupported_structure(call.spec) if isinstance(call, LayerCall) else None

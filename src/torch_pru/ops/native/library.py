@@ -25,12 +25,15 @@ class Library(NamedTuple):
 
     Attributes:
         forward, backward: take a packed ``Call`` (see ``source/call.h``); they release the GIL.
+        decoder_forward, decoder_backward: the same for a packed ``DecoderCall``.
         choose_kernels: selects the kernels for an instruction set by name; returns whether that is possible.
         kernels: returns the name of the ones in use.
     """
 
     forward: Callable[[bytes], None]
     backward: Callable[[bytes], None]
+    decoder_forward: Callable[[bytes], None]
+    decoder_backward: Callable[[bytes], None]
     choose_kernels: Callable[[bytes], int]
     kernels: Callable[[], bytes]
 
@@ -96,14 +99,15 @@ def _compiled() -> Path | str:
 
 def _open(path: Path) -> Library:
     loaded = ctypes.CDLL(str(path))
-    for name in ("pru_forward", "pru_backward"):
-        function = getattr(loaded, name)
+    layer = loaded.pru_forward, loaded.pru_backward
+    decoder = loaded.pru_decoder_forward, loaded.pru_decoder_backward
+    for function in (*layer, *decoder):
         function.argtypes, function.restype = [ctypes.c_char_p], None
     loaded.pru_choose_kernels.argtypes = [ctypes.c_char_p]
     loaded.pru_kernels.restype = ctypes.c_char_p
     with contextlib.suppress(OSError, AttributeError):  # without its threads, calls run on one
         _share_threads(loaded)
-    return Library(loaded.pru_forward, loaded.pru_backward, loaded.pru_choose_kernels, loaded.pru_kernels)
+    return Library(*layer, *decoder, loaded.pru_choose_kernels, loaded.pru_kernels)
 
 
 def _share_threads(loaded: ctypes.CDLL) -> None:

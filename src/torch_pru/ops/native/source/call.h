@@ -54,5 +54,29 @@ struct Call {
     Level level[];
 };
 
+// A decoder with its cross-entropy, for rows of hidden and their targets.
+struct DecoderCall {
+    int64_t threads;
+    int64_t parts;  // of the words, at most one per panel; each has a reference and a total of its own
+    int64_t rows, features, words;
+    const float* hidden;     // (rows, features)
+    const float* weight;     // (words, features)
+    const float* bias;       // (words,)
+    const int64_t* targets;  // (rows,), below words
+
+    // Of the forward pass.
+    float* references;    // (parts, rows): what is subtracted from the logits
+    float* totals;        // (parts, rows): sums of exponentials
+    float* chosen;        // (rows,): logits of the targets
+    float* exponentials;  // rows * (words, rounded up to 64), by panels of words; or null
+
+    // Of the backward pass, which reads the exponentials.
+    const float* factors;  // (parts, rows): an exponential times this is the gradient of its logit
+    const float* grads;    // (rows,): of the losses
+    float* grad_hidden;    // null stands for one that is not wanted
+    float* grad_weight;
+    float* grad_bias;
+};
+
 // So few rows that packing a matrix takes longer than the product.
 inline bool is_few(const Call& call) { return call.steps * call.batch <= 6; }

@@ -8,7 +8,10 @@
 void NAME(forward_, KERNELS)(const Call& call) { KERNELS::forward<KERNELS::Bfloat16>(call); }
 #else
 #include "backward.h"
+#include "decoder.h"
 
 void NAME(forward_, KERNELS)(const Call& call) { KERNELS::forward<KERNELS::Float32>(call); }
 void NAME(backward_, KERNELS)(const Call& call) { KERNELS::backward(call); }
+void NAME(decoder_forward_, KERNELS)(const DecoderCall& call) { KERNELS::run_decoder<KERNELS::DecoderForward>(call); }
+void NAME(decoder_backward_, KERNELS)(const DecoderCall& call) { KERNELS::run_decoder<KERNELS::DecoderBackward>(call); }
 #endif

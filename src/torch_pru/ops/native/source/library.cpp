@@ -4,15 +4,22 @@
 #include "call.h"
 
 using Pass = void (*)(const Call&);
+using DecoderPass = void (*)(const DecoderCall&);
 
 void forward_baseline(const Call&);
 void backward_baseline(const Call&);
+void decoder_forward_baseline(const DecoderCall&);
+void decoder_backward_baseline(const DecoderCall&);
 #if defined(__x86_64__)
 void forward_avx2(const Call&);
 void backward_avx2(const Call&);
+void decoder_forward_avx2(const DecoderCall&);
+void decoder_backward_avx2(const DecoderCall&);
 void forward_avx512(const Call&);
 void forward_avx512bf16(const Call&);
 void backward_avx512(const Call&);
+void decoder_forward_avx512(const DecoderCall&);
+void decoder_backward_avx512(const DecoderCall&);
 #endif
 
 namespace {
@@ -21,6 +28,7 @@ struct Kernels {
     const char* name;
     bool (*runs_here)();
     Pass forward, backward;
+    DecoderPass decoder_forward, decoder_backward;
     Pass forward_bfloat16;  // or null: such calls are computed in float32
 };
 
@@ -34,12 +42,13 @@ bool has_avx512() {
 const Kernels all[] = {
 #if defined(__x86_64__)
     {"avx512bf16", [] { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }, forward_avx512, backward_avx512,
-     forward_avx512bf16},
-    {"avx512", has_avx512, forward_avx512, backward_avx512, nullptr},
+     decoder_forward_avx512, decoder_backward_avx512, forward_avx512bf16},
+    {"avx512", has_avx512, forward_avx512, backward_avx512, decoder_forward_avx512, decoder_backward_avx512, nullptr},
     {"avx2", [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }, forward_avx2,
-     backward_avx2, nullptr},
+     backward_avx2, decoder_forward_avx2, decoder_backward_avx2, nullptr},
 #endif
-    {"baseline", [] { return true; }, forward_baseline, backward_baseline, nullptr},
+    {"baseline", [] { return true; }, forward_baseline, backward_baseline, decoder_forward_baseline,
+     decoder_backward_baseline, nullptr},
 };
 
 const Kernels* best() {
@@ -59,6 +68,8 @@ EXPORTED void pru_forward(const Call* call) {
     (rounded ? chosen->forward_bfloat16 : chosen->forward)(*call);
 }
 EXPORTED void pru_backward(const Call* call) { chosen->backward(*call); }
+EXPORTED void pru_decoder_forward(const DecoderCall* call) { chosen->decoder_forward(*call); }
+EXPORTED void pru_decoder_backward(const DecoderCall* call) { chosen->decoder_backward(*call); }
 EXPORTED const char* pru_kernels() { return chosen->name; }
 
 // Takes other kernels than the best, for tests; returns whether this processor has them.

@@ -66,6 +66,20 @@ INLINE void store(float* to, Vector value, int64_t count) {
 }
 #endif
 
+INLINE Vector maximum(Vector a, Vector b) { return a > b ? a : b; }
+
+INLINE bool any(Integers mask) {  // whether a comparison is true in any lane
+#if defined(__AVX512F__)
+    return _mm512_movepi32_mask((__m512i)mask) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_ps((__m256)mask) != 0;
+#else
+    int32_t found = 0;
+    for (int lane = 0; lane < WIDTH; ++lane) found |= mask[lane];
+    return found != 0;
+#endif
+}
+
 INLINE float sum(Vector value) {
     float lanes[WIDTH];
     store(lanes, value);
