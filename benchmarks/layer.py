@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
-import json
 import math
 import sys
 import time
@@ -29,7 +28,7 @@ import flash
 import torch
 from checking import in_plain_code, relative_error
 from suites import SUITES, Measure
-from timing import captured, interleaved, peak_megabytes, table
+from timing import captured, interleaved, peak_megabytes, table, write_record
 from torch import Tensor, nn
 
 from torch_pru import PRU
@@ -323,14 +322,6 @@ def run_suites(names: list[str], repeats: int, one_thread: bool, path: Path | No
         print(table(*shown), flush=True)
         if path is not None:
             write_record(path, [shown])
-
-
-def write_record(path: Path, tables: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]) -> None:
-    """Write tables as JSON, under each title one object per row; other tables of the file are kept."""
-    record = json.loads(path.read_text()) if path.exists() else {}
-    for title, header, rows in tables:
-        record[title] = [dict(zip(header, row, strict=True)) for row in rows]
-    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

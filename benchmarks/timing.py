@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import multiprocessing
 import re
 import statistics
@@ -109,3 +110,11 @@ def table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> s
     """A Markdown table."""
     lines = [f"\n**{title}**\n", "| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def write_record(path: Path, tables: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]) -> None:
+    """Write tables as JSON, under each title one object per row; other tables of the file are kept."""
+    record = json.loads(path.read_text()) if path.exists() else {}
+    for title, header, rows in tables:
+        record[title] = [dict(zip(header, row, strict=True)) for row in rows]
+    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")

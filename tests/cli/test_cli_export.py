@@ -52,12 +52,17 @@ def test_onnx(run: Path, tmp_path: Path):
     found, _ = model(tokens[:-1, None], model.initial_state(1))
     picked = [found[step, 0, word] for step, word in enumerate(tokens[1:])]
     assert picked == pytest.approx([each["log_probability"] for each in scores], abs=1e-5)
+    pru("export", run, tmp_path / "int8", "--to", "onnx", "--int8")
+    rounded, _ = OnnxLanguageModel(tmp_path / "int8")(tokens[:-1, None], model.initial_state(1))
+    assert rounded == pytest.approx(found, abs=0.05)
+    assert (rounded != found).any()
 
 
 def test_what_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a").touch()
     assert "is not known" in refusal("export", run, tmp_path / "x", "--to", "tf")
+    assert "--int8 is for --to onnx" in refusal("export", run, tmp_path / "x", "--to", "hf", "--int8")
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,

@@ -18,6 +18,9 @@ def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder to write to.")],
     to: Annotated[str, typer.Option(metavar="FORMAT", help="hf: Hugging Face Transformers; onnx: ONNX.")],
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Store the weights in 8 bits, for onnxruntime (--to onnx).")
+    ] = False,
 ) -> None:
     """Export a run to another format.
 
@@ -29,6 +32,8 @@ def export(
     from torch_pru.lm.run import RunFolder
 
     check_choice("--to", to, TARGETS)
+    if int8 and to != "onnx":
+        raise PRUError("--int8 is for --to onnx")
     for package in TARGETS[to]:
         if find_spec(package) is None:
             raise PRUError(f"--to {to} needs {package}; pip install 'torch-pru[{to}]'")
@@ -37,8 +42,11 @@ def export(
     opened = RunFolder.open(run)
     if to == "hf":
         from torch_pru.hf.export import export_run
+
+        export_run(opened, folder)
     else:
-        from torch_pru.onnx import export_run
-    export_run(opened, folder)
+        from torch_pru.onnx import export_run as export_run_to_onnx
+
+        export_run_to_onnx(opened, folder, int8=int8)
     (folder / "README.md").write_text(model_card(opened), encoding="utf-8")
     output().print(f"written to {folder}", soft_wrap=True)

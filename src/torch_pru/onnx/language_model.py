@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.onnx import ONNXProgram
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import is_subwords
@@ -19,6 +20,7 @@ from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.run import RunFolder
 from torch_pru.onnx.export import BATCH, STEPS, export
+from torch_pru.onnx.int8 import store_in_int8
 
 MODEL, VOCABULARY = "model.onnx", "vocabulary.txt"
 
@@ -50,7 +52,7 @@ class LanguageModelGraph(nn.Module):
         return self.model.log_probabilities(hidden.raw), *after
 
 
-def export_language_model(model: LanguageModel, f: str | Path | None = None, **options: Any) -> Any:
+def export_language_model(model: LanguageModel, *, int8: bool = False) -> ONNXProgram:
     """Export a language model with any number of steps and any batch.
 
     Inputs are ``tokens`` (T, B) and, of every layer, ``h_i`` and ``c_i`` (1, B, M); outputs are
@@ -58,36 +60,41 @@ def export_language_model(model: LanguageModel, f: str | Path | None = None, **o
 
     Args:
         model: the language model.
-        f: where to save, if anywhere.
-        options: further arguments of ``torch.onnx.export``.
+        int8: whether matrices are stored in 8 bits, for onnxruntime.
 
     Example:
-        >>> export_language_model(run.model(), "model.onnx")                    # doctest: +SKIP
+        >>> export_language_model(run.model()).save("model.onnx")               # doctest: +SKIP
     """
     weight = model.embedding.weight
     tokens = torch.zeros(3, 2, dtype=torch.int64, device=weight.device)
     states = [state for pair in model.initial_state(2) for state in pair]
     names = [f"{name}_{layer}" for layer in range(1, len(model.layers) + 1) for name in ("h", "c")]
-    return export(
+    program = export(
         LanguageModelGraph(model),
         (tokens, states),
-        f,
         dynamic_shapes=({0: STEPS, 1: BATCH}, [{1: BATCH} for _ in states]),
         input_names=["tokens", *names],
         output_names=["log_probabilities", *(f"next_{name}" for name in names)],
-        **options,
     )
+    if int8:
+        store_in_int8(program.model)
+    return program
 
 
-def export_run(run: RunFolder, folder: str | Path) -> None:
+def export_run(run: RunFolder, folder: str | Path, *, int8: bool = False) -> None:
     """Write the best weights of a run as ``model.onnx``, and its vocabulary.
+
+    Args:
+        run: the run folder.
+        folder: where to write to.
+        int8: whether matrices are stored in 8 bits, for onnxruntime.
 
     Example:
         >>> export_run(RunFolder.open("runs/quickstart-1"), "exported")         # doctest: +SKIP
     """
     folder = Path(folder)
     make_folder(folder)
-    program = export_language_model(run.model())
+    program = export_language_model(run.model(), int8=int8)
     tokenizer = run.tokenizer
     program.model.metadata_props["tokenizer"] = (
         SUBWORDS if isinstance(tokenizer, Subwords) else tokenizer.name
