@@ -1,12 +1,14 @@
 """The parts of the package that need code: compiled CPU kernels, and the README for PyPI.
 
-A wheel built on x86-64 Linux with a C++ compiler contains the kernels, any other wheel is pure Python. An
-editable install contains none: the kernels are then compiled when they are first used.
+A wheel built on x86-64 Linux with a C++ compiler contains the kernels; any other wheel, and one built with
+TORCH_PRU_NATIVE=0, is pure Python. An editable install contains none: the kernels are then compiled when they
+are first used.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -37,7 +39,8 @@ def native_build() -> ModuleType:
 
 
 BUILD = native_build()
-COMPILER = BUILD.find_compiler() if BUILD.platform_reason() is None else None
+PURE = os.environ.get("TORCH_PRU_NATIVE") == "0" or BUILD.platform_reason() is not None
+COMPILER = None if PURE else BUILD.find_compiler()
 
 
 class DistributionWithKernels(Distribution):
