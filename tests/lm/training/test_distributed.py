@@ -64,6 +64,21 @@ def test_processes_join_for_one_run_after_another(workshop: Workshop) -> None:
     assert [workshop.wait(child) for child in children] == [0, 0], workshop.said.read_text()
 
 
+def test_both_processes_report_different_versions(workshop: Workshop, tmp_path: Path) -> None:
+    """The first one serves the store, and must not end before the other one has read it."""
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    said = [tmp_path / "first", tmp_path / "second"]
+    children = [
+        workshop.start(
+            "worlds", times=1, version=f"{rank}.0", said=str(path), environment=common | {"RANK": str(rank)}
+        )
+        for rank, path in enumerate(said)
+    ]
+    assert [workshop.wait(child) for child in children] == [2, 2]
+    assert said[0].read_text() == said[1].read_text()
+    assert "has torch-pru 1.0" in said[0].read_text()
+
+
 @pytest.mark.parametrize(("unit", "variational", "averaging"), [("pru", True, True), ("lstm", False, False)])
 def test_two_processes_are_one(
     unit: str, variational: bool, averaging: bool, workshop: Workshop, text_folder: Path, tmp_path: Path

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+import torch_pru
 from torch_pru import PRUError
 from torch_pru.lm import run as run_module
 from torch_pru.lm.config import build_config
@@ -84,6 +85,7 @@ def join_worlds(job: dict[str, Any]) -> None:
 
 def do(job: dict[str, Any]) -> None:
     os.environ.update(job.get("environment", {}))
+    torch_pru.__version__ = job.get("version", torch_pru.__version__)
     if "die_at_call" in job:
         die_at_call(job["die_at_call"])
     if "die_at_checkpoint" in job:

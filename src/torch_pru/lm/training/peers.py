@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import torch
@@ -43,13 +43,24 @@ def meet(store: dist.Store, rank: int, size: int) -> dist.Store:
             store.set(f"entry {rank}", json.dumps(own))
             time.sleep(0.02)
             members = json.loads(store.get("members")) if store.check(["members"]) else []
+    fresh = dist.PrefixStore(members[0]["id"], store)
     for number, member in enumerate(members):
         if member["versions"] != members[0]["versions"]:
+            wait_until_read(fresh, rank, size)
             raise SharedError(
                 f"rank {number} on {member['host']} has {member['versions']}, and rank 0 on "
                 f"{members[0]['host']} has {members[0]['versions']}; install the same everywhere"
             )
-    return dist.PrefixStore(members[0]["id"], store)
+    return fresh
+
+
+def wait_until_read(store: dist.Store, rank: int, size: int) -> None:
+    """Let the first process, which may serve the store, end after the others have read it."""
+    if rank > 0:
+        store.set(f"read {rank}", "")
+        return
+    with suppress(RuntimeError):  # another process may have ended
+        store.wait([f"read {other}" for other in range(1, size)], timedelta(seconds=10))
 
 
 def versions() -> str:
