@@ -114,8 +114,13 @@ def test_a_text_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "sweep", "--text", tmp_path / "a.txt", "--unit", "pru,lstm", "--epochs", 1, "--out", tmp_path / "runs"
     )
     assert "lstm" in shown
-    run = RunFolder.open(tmp_path / "runs" / "quickstart-sweep" / "pru-seed1")
+    run = RunFolder.open(tmp_path / "runs" / "a-sweep" / "pru-seed1")
     assert run.config.model.hidden == (64,)  # chosen to suit the text
+    (tmp_path / "b.txt").write_text("A dog ran to the door, and heard a cat.\n" * 100)
+    options = ("--unit", "pru,lstm", "--epochs", 1, "--out", tmp_path / "runs")
+    said = refusal("sweep", "--text", tmp_path / "b.txt", "--name", "a-sweep", *options)
+    assert "was trained on 'a-" in said
+    assert "choose another --name" in said
 
 
 def test_a_sweep_on_a_text_continues_on_a_machine_that_is_faster_now(
@@ -127,7 +132,7 @@ def test_a_sweep_on_a_text_continues_on_a_machine_that_is_faster_now(
     command += ("--out", tmp_path / "runs")
     monkeypatch.setattr("torch_pru.lm.plan.training_speed", lambda *_: 20.0)
     pru(*command)
-    run = RunFolder.open(tmp_path / "runs" / "quickstart-sweep" / "run-seed1")
+    run = RunFolder.open(tmp_path / "runs" / "a-sweep" / "run-seed1")
     assert run.config.training.epochs < 10
     monkeypatch.setattr("torch_pru.lm.plan.training_speed", lambda *_: 1e6)
     status, _, errors = invoke(*command)

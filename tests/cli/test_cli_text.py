@@ -44,7 +44,7 @@ def test_a_file_becomes_a_model(tmp_path: Path) -> None:
     lines = errors.splitlines()
     assert lines[0].startswith("my book.txt (")
     assert "split into lower-cased words" in lines[0]
-    assert lines[1].endswith("% of validation tokens are outside the vocabulary (<unk>)")
+    assert lines[1].endswith("% of validation tokens are outside the vocabulary and read as <unk>")
     assert [line.split(":")[0] for line in lines[2:7]] == ["text", "model", "device", "plan", "run"]
     assert "PRU with 1 layer of 64 units, 2 levels, 2 groups" in lines[3]
     assert "in validation" in lines[7]
@@ -83,7 +83,7 @@ def test_a_recipe_learns_a_text(tmp_path: Path) -> None:
 def test_prepared_text_is_used_by_its_name(tmp_path: Path) -> None:
     shown = pru("data", "cats", "--from", english(tmp_path / "a.txt"), "--tokens", "cased-words")
     assert "split into words as written" in shown
-    assert "% of validation tokens are outside it (<unk>)" in shown
+    assert "% of validation tokens are outside the vocabulary and read as <unk>" in shown
     assert shown.endswith("next: pru train --corpus cats\n")
     out = tmp_path / "runs"
     pru("train", "--corpus", "cats", "--epochs", 1, "--out", out, "--device", "cpu")
@@ -152,6 +152,37 @@ def test_texts_that_cannot_be_used(content: bytes, said: str, tmp_path: Path) ->
     (line,) = errors.splitlines()
     assert said in line
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "standard input is empty"),
+        (b"caf\xe9\n" * 500, "standard input is not UTF-8: byte 0xe9 at offset 3; convert it first"),
+    ],
+    ids=["empty", "latin-1"],
+)
+def test_an_error_in_standard_input_does_not_name_a_file(content: bytes, said: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch_pru", "train", "--text", "-", "--out", str(tmp_path / "runs")]
+    done = subprocess.run(command, input=content, capture_output=True)
+    errors = done.stderr.decode()
+    assert done.returncode == 2
+    assert errors.startswith(f"pru: error: {said}")
+    assert "stdin.txt" not in errors
+    assert "NEW_FILE" not in errors
+
+
+def test_the_option_is_named_as_it_was_typed(tmp_path: Path) -> None:
+    assert "--tokens bpe is not known" in refusal(
+        "train", "--text", english(tmp_path / "a.txt"), "--tokens", "bpe"
+    )
+
+
+def test_a_model_that_writes_only_line_breaks_has_an_empty_sample(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a\n" * 10 + "\n" * 1500)
+    shown, _ = train(path, "--out", tmp_path / "runs")
+    assert "What to do next:" in shown
 
 
 def test_standard_input(tmp_path: Path) -> None:

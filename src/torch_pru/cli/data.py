@@ -36,7 +36,7 @@ def data(
             help="Your text: a file or a folder; may be repeated. For a published corpus, a folder with it.",
         ),
     ] = None,
-    tokens: Annotated[str, typer.Option(metavar="KIND", help=TOKENS_HELP)] = "auto",
+    tokenizer: Annotated[str, typer.Option("--tokens", metavar="KIND", help=TOKENS_HELP)] = "auto",
     vocabulary: Annotated[int, typer.Option(min=3, metavar="N", help=VOCABULARY_HELP)] = 10_000,
 ) -> None:
     """Download a corpus, or prepare text.
@@ -56,7 +56,7 @@ def data(
             f"{name!r} is not a published corpus ({', '.join(CORPORA)}){hint}; to prepare your own text, add "
             f"--from FILE"
         )
-    text = prepared(source, name, tokens, vocabulary)
+    text = prepared(source, name, tokenizer, vocabulary)
     for line in description(text):
         say(console, line)
     console.print(f"next: pru train --corpus {name}", soft_wrap=True)
@@ -80,24 +80,30 @@ def published(name: str, source: list[Path]) -> None:
     console.print(f"{', '.join(counts)} tokens; vocabulary: {len(corpus.vocabulary):,}", soft_wrap=True)
 
 
-def prepared(source: list[Path], name: str | None, tokens: str, vocabulary: int) -> PreparedText:
+def prepared(source: list[Path], name: str | None, tokenizer: str, vocabulary: int) -> PreparedText:
     """Prepare text under a bar."""
     from torch_pru.lm.data import prepare_text
 
     with bar("reading the text") as advance:
-        return prepare_text(source, name, tokenizer=tokens, vocabulary=vocabulary, progress=advance)
+        return prepare_text(source, name, tokenizer=tokenizer, vocabulary=vocabulary, progress=advance)
 
 
 def description(text: PreparedText) -> list[str]:
     """A prepared text in a few lines: its files, its parts and its vocabulary."""
-    from torch_pru.lm.data import TOKENIZERS
-
     parts = {"train": "training", "valid": "validation", "test": "test"}
     counts = ", ".join(f"{text.tokens[split]:,} {part}" for split, part in parts.items())
-    vocabulary = f"vocabulary: {text.types:,}"
-    if text.tokenizer in TOKENIZERS:  # subwords spell every word
-        vocabulary += f"; {text.unknown_share('valid'):.1%} of validation tokens are outside it (<unk>)"
-    return [split_line(text), f"tokens: {counts}", vocabulary]
+    lines = [split_line(text), f"tokens: {counts}", f"vocabulary: {text.types:,}"]
+    return [*lines, unknown] if (unknown := unknown_line(text)) else lines
+
+
+def unknown_line(text: PreparedText) -> str:
+    """How much of the text the vocabulary does not have; empty for subwords, which spell every word."""
+    from torch_pru.lm.data import TOKENIZERS
+
+    if text.tokenizer not in TOKENIZERS:
+        return ""
+    share = text.unknown_share("valid")
+    return f"{share:.1%} of validation tokens are outside the vocabulary and read as <unk>"
 
 
 def split_line(text: PreparedText) -> str:

@@ -24,6 +24,7 @@ LSTM_RECORD = Path(__file__).parents[1] / "lm" / "recipes" / "quickstart-lstm.js
 """Scores of ``pru train quickstart --unit lstm``, kept so that every quickstart can show them."""
 
 BASELINE = "Kneser-Ney bigram (baseline)"
+SAMPLE = 200  # tokens that the sample is made of, at most
 MOST_COUNTED = 5_000_000  # training tokens; counting the pairs of a longer text takes too much memory
 
 
@@ -61,7 +62,7 @@ def show_ending(run: RunFolder) -> None:
     words = generate(work.model, run.vocabulary, temperature=0.8, seed=run.config.training.seed)
     tokenizer = run.tokenizer
     console.print("\nSample:")
-    for sentence in islice(sentences(words), 3):
+    for sentence in islice(sentences(islice(words, SAMPLE)), 3):
         lines = textwrap.wrap(tokenizer.join(sentence), max(20, console.width - 2))
         console.print("\n".join(f"  {line}" for line in lines), soft_wrap=True)
     console.print("\nWhat to do next:")

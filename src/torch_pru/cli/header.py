@@ -26,17 +26,18 @@ def header(config: Config, corpus: Corpus, folder: Path, speed: float | None) ->
         folder: where it goes.
         speed: tokens per second, or None where it was not measured.
     """
+    from torch_pru.lm.data.prepare import title_of
     from torch_pru.lm.device import choose_device, device_name
     from torch_pru.lm.model import parameter_counts, skeleton
 
-    size = len(corpus.vocabulary)
+    title, size = title_of(config.data.corpus), len(corpus.vocabulary)
     counts = parameter_counts(skeleton(config.model, config.regularisation, size))
     device = choose_device(config.training.device)
     where = (
         f"CPU, {count(torch.get_num_threads(), 'thread')}" if device.type == "cpu" else device_name(device)
     )
     return [
-        f"text:   {config.data.corpus}, {len(corpus.train):,} training tokens, vocabulary: {size:,}",
+        f"text:   {title}, {len(corpus.train):,} training tokens, vocabulary: {size:,}",
         f"model:  {model_in_words(config)}, {in_millions(counts.total)} parameters",
         f"device: {where}",
         f"plan:   {plan_in_words(config, len(corpus.train), speed)}",
@@ -68,7 +69,7 @@ def plan_in_words(config: Config, tokens: int, speed: float | None) -> str:
         return epochs_in_words(config) + (f", {limited}" if limit else "")
     seconds = epochs * tokens / speed
     if not limit or seconds <= limit:
-        plan = f"{epochs_in_words(config)}, about {duration(seconds)} on this machine"
+        plan = f"{epochs_in_words(config)}, about {duration(max(1, seconds))} on this machine"
         return f"{plan}, {limited}" if limit else plan
     passes = limit * speed / tokens
     if passes < 1:

@@ -57,8 +57,10 @@ def sweep(
         typer.Option(metavar="PATH", help="Your own text: a file or a folder; may be repeated."),
     ] = None,
     corpus: Annotated[str | None, typer.Option(metavar="NAME", help="A corpus from pru data.")] = None,
-    tokens: Annotated[str, typer.Option(metavar="KIND", help=TOKENS_HELP)] = "auto",
-    name: Annotated[str | None, typer.Option(help="Folder of the runs.", show_default="RECIPE-sweep")] = None,
+    tokenizer: Annotated[str, typer.Option("--tokens", metavar="KIND", help=TOKENS_HELP)] = "auto",
+    name: Annotated[
+        str | None, typer.Option(help="Folder of the runs.", show_default="RECIPE-sweep, or TEXT-sweep")
+    ] = None,
     device: Device = None,
     ray: Annotated[
         str | None,
@@ -81,6 +83,7 @@ def sweep(
 
     Example: pru sweep quickstart --unit pru,lstm --groups 1,4 --seeds 3
     """
+    from torch_pru.lm.data.prepare import title_of
     from torch_pru.lm.sweep import read_grid
 
     if processes() > 1:
@@ -95,9 +98,10 @@ def sweep(
     lists |= {key: value for key, value in typed.items() if value}
     fixed = {} if epochs is None else {"epochs": str(epochs)}
     fixed |= {} if device is None else {"device": device}
-    folder = out / (name or f"{Path(recipe).stem}-sweep")
     if text:
-        corpus = read_text_files(text, tokens, 10_000)
+        corpus = read_text_files(text, tokenizer, 10_000)
+    subject = title_of(corpus) if corpus is not None and recipe == "quickstart" else Path(recipe).stem
+    folder = out / (name or f"{subject}-sweep")
     if corpus is not None:
         fixed = (
             settings_for_text(corpus, fixed, minutes, folder)

@@ -16,7 +16,7 @@ import typer
 
 from torch_pru.cli.checks import check_recipes
 from torch_pru.cli.console import messages, processes, rank, say
-from torch_pru.cli.data import TOKENS_HELP, VOCABULARY_HELP, prepared, split_line
+from torch_pru.cli.data import TOKENS_HELP, VOCABULARY_HELP, prepared, split_line, unknown_line
 from torch_pru.cli.running import Task, carry_out, ends_with_scores, new_folders
 from torch_pru.cli.settings import SET_HELP, parse_settings
 from torch_pru.errors import PRUError
@@ -55,7 +55,7 @@ def train(
     corpus: Annotated[
         str | None, typer.Option(metavar="NAME", help="A corpus from pru data, or a folder of texts.")
     ] = None,
-    tokens: Annotated[str, typer.Option(metavar="KIND", help=TOKENS_HELP)] = "auto",
+    tokenizer: Annotated[str, typer.Option("--tokens", metavar="KIND", help=TOKENS_HELP)] = "auto",
     vocabulary: Annotated[int, typer.Option(min=3, metavar="N", help=VOCABULARY_HELP)] = 10_000,
     minutes: Minutes = None,
     name: Name = None,
@@ -104,11 +104,11 @@ def train(
     if files:
         if corpus is not None:
             raise PRUError("--text and --corpus exclude each other; give one of them")
-        if tokens == "auto":
-            tokens = changes.pop("tokenizer", tokens)
-        changes["corpus"] = read_text_files(files, tokens, vocabulary)
-    elif tokens != "auto":
-        raise PRUError(f"--tokens {tokens} is for --text; for a corpus, use --set tokenizer={tokens}")
+        if tokenizer == "auto":
+            tokenizer = changes.pop("tokenizer", tokenizer)
+        changes["corpus"] = read_text_files(files, tokenizer, vocabulary)
+    elif tokenizer != "auto":
+        raise PRUError(f"--tokens {tokenizer} is for --text; for a corpus, use --set tokenizer={tokenizer}")
     loaded = [named_config(config, name) for config in chosen_configs(names, changes, minutes)]
     if into is not None:
         train_into(into, loaded, [name, seeds > 1, text])
@@ -149,7 +149,7 @@ def recipes_and_files(arguments: Sequence[str], text: Sequence[str]) -> tuple[li
     return [one for one in arguments if one not in files], [*text, *files]
 
 
-def read_text_files(files: Sequence[str], tokens: str, vocabulary: int) -> str:
+def read_text_files(files: Sequence[str], tokenizer: str, vocabulary: int) -> str:
     """Prepare a user's text and say what was made of it; the name of the corpus."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(file) for file in files]
@@ -159,10 +159,16 @@ def read_text_files(files: Sequence[str], tokens: str, vocabulary: int) -> str:
             paths = [Path(folder) / "stdin.txt"]
             with open(paths[0], "wb") as copy:
                 shutil.copyfileobj(sys.stdin.buffer, copy)
-        text = prepared(paths, None, tokens, vocabulary)
-    say(messages(), split_line(text))  # the header of the run has the numbers
-    share = text.unknown_share("valid")
-    say(messages(), f"{share:.1%} of validation tokens are outside the vocabulary (<unk>)")
+        try:
+            text = prepared(paths, None, tokenizer, vocabulary)
+        except PRUError as error:
+            if "-" in files:  # the user has not seen the copy
+                message = str(error).replace(f" {paths[0]} > NEW_FILE", "")  # iconv reads a pipe, too
+                raise PRUError(message.replace(str(paths[0]), "standard input")) from error
+            raise
+    for line in (split_line(text), unknown_line(text)):  # the header of the run has the numbers
+        if line:
+            say(messages(), line)
     return text.name
 
 

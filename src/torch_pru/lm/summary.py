@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch_pru.lm.config import PRU_SETTINGS
 from torch_pru.lm.evaluation.static import format_perplexity
 from torch_pru.lm.results import Result, read_results
 from torch_pru.lm.visible import visible
@@ -53,14 +54,24 @@ def summary(paths: Iterable[str | Path]) -> str:
 
 def differing_settings(results: Sequence[Result]) -> list[str]:
     """The settings that are not the same in all runs."""
-    first = results[0].own_settings
-    keys = dict.fromkeys(key for result in results for key in result.own_settings)
-    return [key for key in keys if any(result.own_settings.get(key) != first.get(key) for result in results)]
+    everything = [settings_of(result) for result in results]
+    keys = dict.fromkeys(key for settings in everything for key in settings)
+    values = {key: [settings[key] for settings in everything if key in settings] for key in keys}
+    return [key for key, found in values.items() if any(value != found[0] for value in found)]
+
+
+def settings_of(result: Result) -> dict[str, Any]:
+    """The settings that decide what a run trains; those that only a PRU has are left out of other runs."""
+    unit = result.own_settings["unit"]
+    return {
+        key: value for key, value in result.own_settings.items() if unit == "pru" or key not in PRU_SETTINGS
+    }
 
 
 def cells(result: Result, differing: Sequence[str], *, per_word: bool = False) -> list[str]:
     """A run as texts, in the order of `HEADINGS`."""
-    values = [f"{key}={as_text(result.own_settings[key])}" for key in differing if key in result.own_settings]
+    settings = settings_of(result)
+    values = [f"{key}={as_text(settings[key])}" for key in differing if key in settings]
     total = result.parameters("total")
     scores = [result.perplexity("static", split) for split in ("valid", "test")]
     scores.append(result.word_perplexity("static", "test") if per_word else None)

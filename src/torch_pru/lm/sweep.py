@@ -14,6 +14,7 @@ from typing import Any
 
 from torch_pru.errors import PRUError, nearest
 from torch_pru.lm.config import PRU_SETTINGS, Config, flat_settings, section_of
+from torch_pru.lm.data.corpus import located
 from torch_pru.lm.evaluation.scores import load_scores
 from torch_pru.lm.evaluation.static import format_perplexity
 from torch_pru.lm.model import parameter_counts, skeleton
@@ -316,6 +317,9 @@ def check_same(run: RunFolder, config: Config, advice: str) -> None:
     """Refuse to resume a run that was started with other settings."""
     found, wanted = flat_settings(run.config), flat_settings(config)
     ignored = RUNTIME | {"corpus", "tokenizer"}  # resolved when a run starts
+    corpus = located(config.data).corpus
+    if corpus != run.config.data.corpus:
+        raise PRUError(f"{run.path} was trained on {run.config.data.corpus!r}, not {corpus!r}; {advice}")
     for key in wanted:
         if key not in ignored and found[key] != wanted[key]:
             raise PRUError(f"{run.path} was trained with {key}={found[key]!r}, not {wanted[key]!r}; {advice}")

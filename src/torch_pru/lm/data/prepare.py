@@ -252,6 +252,16 @@ def name_of(source: Path, files: Sequence[Path], choices: str) -> str:
     return f"{stem}-{hashlib.sha256((choices + digests).encode()).hexdigest()[:8]}"
 
 
+def title_of(corpus: str) -> str:
+    """The name of a corpus on the screen: that of its file or folder, without the hash of the text.
+
+    Example:
+        >>> title_of("my-book-1f0c9a2e"), title_of("/home/me/texts"), title_of("ptb")
+        ('my-book', 'texts', 'ptb')
+    """
+    return re.sub("-[0-9a-f]{8}$", "", Path(corpus).name) or corpus
+
+
 class Preparation:
     """One pass over the text numbers its tokens in order of appearance; a second one renumbers them.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,7 +74,8 @@ def _decode(block: bytes, name: str, offset: int) -> str:
         encoding = "UTF-16" if _is_utf16(block, offset) else "LATIN1"
         raise PRUError(
             f"{name} is not UTF-8: byte 0x{block[error.start]:02x} at offset {offset + error.start}; "
-            f"convert it first, for example with: iconv -f {encoding} -t UTF-8 {name} > NEW_FILE"
+            f"convert it first, for example with: "
+            f"iconv -f {encoding} -t UTF-8 {shlex.quote(name)} > NEW_FILE"
         ) from error
 
 
