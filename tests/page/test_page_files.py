@@ -72,7 +72,10 @@ def test_what_is_refused(tiny_run: RunFolder, tmp_path: Path, monkeypatch: pytes
     assert "is not an empty folder" in pru(run, "--out", tmp_path / "file")[1]
     assert "is not an empty folder" in pru(run, "--out", tmp_path)[1]
     monkeypatch.setattr(site, "TOKENIZERS", ())
-    assert "splits text by 'words'; pru page takes runs on words or characters" in pru(run, "--out", tmp_path / "x")[1]
+    assert (
+        "splits text by 'words'; pru page takes runs on words or characters"
+        in pru(run, "--out", tmp_path / "x")[1]
+    )
     monkeypatch.setattr(site, "SITE", tmp_path / "nowhere")
     status, shown = pru(run, "--out", tmp_path / "x")
     assert status == 2

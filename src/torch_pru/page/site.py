@@ -56,7 +56,9 @@ def model_files(run: RunFolder, *, int8: bool = False) -> dict[str, bytes]:
     """The model of a run, its vocabulary, and what the page needs to know about it."""
     tokenizer = run.tokenizer.name
     if tokenizer not in TOKENIZERS:
-        raise PRUError(f"the run in {run.path} splits text by {tokenizer!r}; pru page takes runs on words or characters")
+        raise PRUError(
+            f"the run in {run.path} splits text by {tokenizer!r}; pru page takes runs on words or characters"
+        )
     if EOS not in run.vocabulary:
         raise PRUError(
             f"the vocabulary of the run in {run.path} has no {EOS!r}, which every text begins after"
