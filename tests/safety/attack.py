@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import stat
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,7 @@ SETTINGS = {
     "checkpoint_minutes": 0.0,
     "checkpoint_steps": 6,
 }
+MEGABYTES = 1 << 20
 FILES = ("run.json", "config.toml", "vocabulary.txt", "environment.json", "metrics.jsonl", "lock")
 
 
@@ -109,6 +111,17 @@ def unchanged(folder: Path) -> Iterator[None]:
     before = content_of(folder)
     yield
     assert content_of(folder) == before
+
+
+@contextmanager
+def little_memory(limit: int = 200 * MEGABYTES) -> Iterator[None]:
+    """Whatever Python allocates inside stays below a limit."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < limit
+    finally:
+        tracemalloc.stop()
 
 
 def move_out(item: Path, outside: Path) -> Path:

@@ -8,17 +8,15 @@ import math
 import os
 import pickle
 import shutil
-import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
-from attack import pru, replace_files, reseal_state
+from attack import MEGABYTES, little_memory, pru, replace_files, reseal_state
 
 from torch_pru import PRUError
 from torch_pru.lm.checkpoint import Checkpoint, decode, load_newest, read_verified
@@ -26,19 +24,6 @@ from torch_pru.lm.run import RunFolder
 from torch_pru.lm.schema import STATE, check_state
 from torch_pru.lm.state_files import check_pickle, decode_state, encode_state
 from torch_pru.lm.training.schedule import Schedule
-
-MEGABYTES = 1 << 20
-
-
-@contextmanager
-def little_memory(limit: int = 200 * MEGABYTES) -> Iterator[None]:
-    """Whatever Python allocates inside stays below a limit."""
-    tracemalloc.start()
-    try:
-        yield
-        assert tracemalloc.get_traced_memory()[1] < limit
-    finally:
-        tracemalloc.stop()
 
 
 def newest(run: Path) -> Path:

@@ -58,10 +58,10 @@ def generate(
     from torch_pru.lm.run import RunFolder
 
     folder = RunFolder.open(run)
-    vocabulary, tokenizer = folder.vocabulary, folder.tokenizer
-    given = tokenizer(prompt)
     chosen = choose_device(device)
     model = folder.model(device=chosen)
+    vocabulary, tokenizer = folder.vocabulary, folder.tokenizer
+    given = tokenizer(prompt)
     case = is_lower_case(vocabulary.words)
     console = output()
     for number in range(count):

@@ -220,6 +220,7 @@ def check_there(runs: Mapping[Path, Config]) -> None:
     from torch_pru.lm.sweep import check_same
 
     for path, config in runs.items():
+        refuse_link(path)
         if (path / "run.json").exists():
             check_same(RunFolder.open(path), config, "choose another --name")
             with locked(path):
@@ -230,6 +231,12 @@ def check_there(runs: Mapping[Path, Config]) -> None:
             f"{len(labels)} combinations, {len(runs)} runs in {next(iter(runs)).parent}: {', '.join(labels)}"
         )
         messages().print(text, soft_wrap=True)
+
+
+def refuse_link(path: Path) -> None:
+    """Refuse a run of a sweep that is a link: it may lead to a run outside of the folder."""
+    if path.is_symlink():
+        raise PRUError(f"{path} is a symbolic link; links in the folder of a sweep are not followed")
 
 
 def unfinished_runs(runs: Mapping[Path, Config]) -> list[Path]:

@@ -15,6 +15,7 @@ from torch_pru.cli.console import messages, say
 from torch_pru.cli.progress import is_live
 from torch_pru.errors import PRUError
 from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFileError
+from torch_pru.lm.seal import parse_json
 
 if TYPE_CHECKING:
     from torch_pru.lm.config import Config
@@ -26,14 +27,17 @@ STOPPED = "stopped.json"
 
 def train_on_ray(address: str, grid: Grid, folder: Path, runs: Mapping[Path, Config]) -> dict[Path, Config]:
     """Train what is not trained yet on a Ray cluster; all runs of the sweep that have a result."""
-    from torch_pru.cli.sweep import unfinished_runs
+    from torch_pru.cli.sweep import refuse_link, unfinished_runs
     from torch_pru.lm.ray_trials import connected, train_trials
     from torch_pru.lm.run import RunFolder, pru_command
 
     folder = folder.resolve()
     runs = {path.resolve(): config for path, config in runs.items()}
     if grid.sampler == "optuna":  # those that were chosen before
-        runs = {path.parent: RunFolder.open(path.parent).config for path in folder.glob("*/run.json")}
+        chosen = [path.parent for path in folder.glob("*/run.json")]
+        for path in chosen:
+            refuse_link(path)
+        runs = {path: RunFolder.open(path).config for path in chosen}
     trials = TrialTable(folder)
     unfinished = unfinished_runs(runs)
     new = [path for path in runs if not (path / "run.json").exists()]
@@ -113,9 +117,14 @@ class TrialTable:
 
     def _read_stopped(self) -> set[str]:
         try:
-            return set(json.loads(Folder(self.folder).read(STOPPED, TEXT_LIMIT)))
+            names = parse_json(Folder(self.folder).read(STOPPED, TEXT_LIMIT))
         except MissingFileError:
             return set()
+        except ValueError as error:
+            raise PRUError(f"{self.folder / STOPPED} is not JSON: {error}") from error
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise PRUError(f"{self.folder / STOPPED} is not a list of names")
+        return set(names)
 
     def _add_stopped(self, name: str) -> None:
         self.stopped.add(name)

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.errors import PRUError
+from torch_pru.lm.config import MOST_LAYERS, ModelConfig, RegularisationConfig
 
 
 class PRUConfig(PreTrainedConfig):
@@ -74,7 +75,13 @@ class PRUConfig(PreTrainedConfig):
     @property
     def widths(self) -> list[int]:
         """The width of each layer."""
-        return list(self.layer_sizes or [self.hidden_size] * self.num_hidden_layers)
+        if self.layer_sizes:
+            return list(self.layer_sizes)
+        if self.num_hidden_layers > MOST_LAYERS:
+            raise PRUError(
+                f"num_hidden_layers={self.num_hidden_layers} is too large; use at most {MOST_LAYERS:,}"
+            )
+        return [self.hidden_size] * self.num_hidden_layers
 
     def model(self) -> ModelConfig:
         """The settings of the network as the toolkit has them; those that do not go together are refused.

@@ -8,6 +8,7 @@ from torch_pru.lm.evaluation.static import format_perplexity
 from torch_pru.lm.model import parameter_counts
 from torch_pru.lm.records import read_object
 from torch_pru.lm.run import RunFolder
+from torch_pru.lm.visible import visible
 
 
 def model_card(run: RunFolder) -> str:
@@ -26,7 +27,7 @@ def model_card(run: RunFolder) -> str:
             "tags: [language-model, rnn]",
             "---",
         ),
-        *(f"# {config.name}", ""),
+        *(f"# {plain(config.name)}", ""),
         *(describe(run), ""),
         *("| | |", "|---|---|"),
         f"| text | {corpus if corpus in LICENCES else 'not published'} |",
@@ -57,14 +58,16 @@ def describe(run: RunFolder) -> str:
 def training_of(run: RunFolder) -> str:
     """Recipe, stage, seed and epoch."""
     stage = "finetuned" if run.stage == "finetune" else "trained"
-    return f"`{run.config.name}`, {stage}, seed {run.config.training.seed}, best epoch {run.best_epoch()}"
+    return (
+        f"`{plain(run.config.name)}`, {stage}, seed {run.config.training.seed}, best epoch {run.best_epoch()}"
+    )
 
 
 def software_of(run: RunFolder) -> str:
     """Versions and commit, as far as the run has recorded them."""
     recorded = read_object(run.files, "environment.json") if run.files.has("environment.json") else {}
     names = {"torch-pru": "torch_pru", "PyTorch": "torch", "commit": "commit"}
-    return ", ".join(f"{name} {recorded.get(key) or 'unknown'}" for name, key in names.items())
+    return ", ".join(f"{name} {plain(recorded.get(key) or 'unknown')}" for name, key in names.items())
 
 
 def score_lines(scores: Scores | None) -> list[str]:
@@ -72,8 +75,8 @@ def score_lines(scores: Scores | None) -> list[str]:
     if scores is None or not any(scores.results.values()):
         return ["No scores are recorded; `pru evaluate` makes them."]
     rows = [
-        f"| {method} | {split} | {format_perplexity(found['perplexity'])} | {found.get('tokens', 0):,} | "
-        f"{found.get('precision', 'float32')} |"
+        f"| {plain(method)} | {plain(split)} | {format_perplexity(found['perplexity'])} | "
+        f"{found.get('tokens', 0):,} | {plain(found.get('precision', 'float32'))} |"
         for method, splits in scores.results.items()
         for split, found in splits.items()
     ]
@@ -82,5 +85,15 @@ def score_lines(scores: Scores | None) -> list[str]:
         "|---|---|---|---|---|",
         *rows,
         "",
-        f"SHA-256 of the scored weights: `{scores.weights}`",
+        f"SHA-256 of the scored weights: `{plain(scores.weights)}`",
     ]
+
+
+def plain(value: object) -> str:
+    """What a run has recorded, as Markdown shows it in a table: neither markup nor another cell.
+
+    Example:
+        >>> plain("2.13 | <b>")
+        '2.13 \\\\| &lt;b>'
+    """
+    return visible(str(value)[:200]).replace("|", "\\|").replace("`", "'").replace("<", "&lt;")

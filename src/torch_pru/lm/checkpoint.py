@@ -24,15 +24,19 @@ from torch import Tensor
 from torch_pru.errors import PRUError
 from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFileError
 from torch_pru.lm.migration import migrate_state, migrate_weights
-from torch_pru.lm.state_files import PICKLED, TENSORS, VALUES, decode_state, encode_state
+from torch_pru.lm.seal import parse_json
+from torch_pru.lm.state_files import PICKLED, TENSORS, VALUES, decode_state, encode_state, load_tensors
 
 WEIGHTS = ("weights.safetensors", "best.safetensors")
 FILES = ({*WEIGHTS, VALUES, TENSORS}, {*WEIGHTS, PICKLED})
 """The files of a checkpoint, and those of earlier versions."""
 
 MANIFEST = "manifest.json"
-LIMIT = 1 << 40
+LIMIT = 1 << 34
 """Bytes of a file where the size of the model is not known."""
+
+SLACK = 64 << 20
+"""Bytes that a file of a checkpoint may have beside its numbers."""
 
 WRITING = ".writing"
 """Where a checkpoint is written before it is renamed."""
@@ -76,7 +80,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         files.make()
         files.remove(WRITING)  # what an earlier crash has left
         aside.make()
-        manifest = {}
+        manifest: dict[str, dict[str, Any]] = {}
         for name, content in encode(checkpoint).items():
             write_synced(aside, name, content)
             manifest[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -94,13 +98,14 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         raise PRUError(
             f"cannot write a checkpoint to {folder}; existing checkpoints are unchanged: {error}"
         ) from error
-    remove_older(files, numbers)
+    # One of the same model is not larger than this one, but for what averaging adds or a stage begins with.
+    remove_older(files, numbers, 2 * sum(entry["bytes"] for entry in manifest.values()) + SLACK)
     return folder / final
 
 
-def remove_older(files: Folder, numbers: list[int]) -> None:
+def remove_older(files: Folder, numbers: list[int], limit: int) -> None:
     """Remove all of these checkpoints but the newest that is whole; all are kept where none is."""
-    whole = next((number for number in reversed(numbers) if is_whole(files / name_of(number))), None)
+    whole = next((number for number in reversed(numbers) if is_whole(files / name_of(number), limit)), None)
     for number in numbers if whole is not None else ():
         if number != whole:
             with contextlib.suppress(PRUError):  # it is removed after the next one
@@ -171,7 +176,7 @@ def read_verified(path: Path, limit: int = LIMIT) -> dict[str, bytes]:
     contents = {}
     for name, entry in read_manifest(files).items():
         try:
-            contents[name] = files.read(name, min(entry["bytes"], limit))
+            contents[name] = files.read(name, min(entry["bytes"], TEXT_LIMIT if name == VALUES else limit))
         except PRUError as error:
             raise PRUError(f"the checkpoint {path} is incomplete ({error})") from error
         if hashlib.sha256(contents[name]).hexdigest() != entry["sha256"]:
@@ -182,20 +187,23 @@ def read_verified(path: Path, limit: int = LIMIT) -> dict[str, bytes]:
 def read_manifest(files: Folder) -> dict[str, dict[str, Any]]:
     """The size and SHA-256 of each file of a checkpoint."""
     try:
-        manifest = json.loads(files.read(MANIFEST, TEXT_LIMIT))
+        manifest = parse_json(files.read(MANIFEST, TEXT_LIMIT))
         sizes = [(entry["bytes"], entry["sha256"]) for entry in manifest.values()]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise PRUError(f"the checkpoint {files.path} is incomplete ({error})") from error
     if set(manifest) not in FILES or not all(type(size) is int and size >= 0 for size, _ in sizes):
         raise PRUError(f"the checkpoint {files.path} is damaged: {MANIFEST} does not list its files")
     return dict(manifest)
 
 
-def is_whole(files: Folder) -> bool:
-    """Whether every file of a checkpoint matches its checksum; reads them in small pieces."""
+def is_whole(files: Folder, limit: int = LIMIT) -> bool:
+    """Whether every file of a checkpoint matches its checksum; reads them in small pieces.
+
+    A file of more than ``limit`` bytes does not: it would take long to read.
+    """
     try:
         for name, entry in read_manifest(files).items():
-            with files.open(name, entry["bytes"]) as file:
+            with files.open(name, min(entry["bytes"], limit)) as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
                     return False
     except (PRUError, OSError):
@@ -211,7 +219,7 @@ def decode(contents: Mapping[str, bytes], path: Path) -> Checkpoint:
         path: of the checkpoint.
     """
     try:
-        weights, best = (safetensors.torch.load(contents[name]) for name in WEIGHTS)
+        weights, best = (load_tensors(contents[name]) for name in WEIGHTS)
         state = migrate_state(decode_state(contents))
         weights, best, state = migrate_weights(weights, best, state)
     except Exception as error:  # whatever a stranger's bytes lead a parser to

@@ -57,6 +57,8 @@ class DataConfig:
         check_tokenizer(self.tokenizer)
 
 
+MOST_LAYERS = 1_000
+
 SUBWORDS = re.compile(r"bpe:([1-9]\d{0,6})")
 FEWEST_SUBWORDS = 300  # 256 bytes, <eos>, and some that are longer
 
@@ -135,6 +137,8 @@ class ModelConfig:
             check_positive(name, getattr(self, name))
         if not self.hidden:
             raise PRUError("hidden=[] has no layer; give one size per layer, as in hidden=[1400, 1400, 400]")
+        if len(self.hidden) > MOST_LAYERS:
+            raise PRUError(f"hidden has {len(self.hidden):,} layers; use at most {MOST_LAYERS:,}")
         for size in self.hidden:
             check_positive("hidden", size)
         if self.experts == 1 and self.hidden[-1] != self.embedding:

@@ -23,10 +23,10 @@ from torch_pru.errors import PRUError
 
 CHUNK = 1 << 20
 
-TEXT_LIMIT = 16 << 20
-"""Bytes of run.json, config.toml, environment.json, scores.json and manifest.json."""
+TEXT_LIMIT = 8 << 20
+"""Bytes of run.json, environment.json, scores.json, manifest.json and state.json."""
 
-VOCABULARY_LIMIT = 256 << 20
+VOCABULARY_LIMIT = 32 << 20
 """Bytes of vocabulary.txt."""
 
 METRICS_LIMIT = 4 << 30

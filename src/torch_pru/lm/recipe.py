@@ -20,8 +20,15 @@ from torch_pru.lm.config import (
     section_of,
     settings_of,
 )
+from torch_pru.lm.data.storage import read_limited
 
 FOLDER = Path(__file__).parent / "recipes"
+
+TOML_LIMIT = 1 << 18
+"""Bytes of a recipe, a grid or config.toml."""
+
+MOST_DOTS = 200
+"""Dots in a line of TOML."""
 
 FINETUNING = "finetuning"
 """The section with what the second stage changes: settings of other sections."""
@@ -174,14 +181,14 @@ def settings_in(content: dict[str, Any], path: Path) -> dict[str, Any]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file."""
-    try:
-        return parse_toml(path.read_bytes(), path)
-    except OSError as error:
-        raise PRUError(f"cannot read {path}: {error.strerror}") from error
+    return parse_toml(read_limited(path, TOML_LIMIT), path)
 
 
 def parse_toml(content: bytes, path: Path) -> dict[str, Any]:
     """TOML; an error names the file at ``path``."""
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if line.count(b".") > MOST_DOTS:  # the memory for a dotted key grows with the square of its length
+            raise PRUError(f"{path}, line {number}, has more than {MOST_DOTS} dots")
     try:
         return tomllib.loads(content.decode("utf-8-sig"))  # some editors begin with a byte order mark
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:

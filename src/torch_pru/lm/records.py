@@ -17,10 +17,11 @@ from typing import Any
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config, build_config, flat_settings
+from torch_pru.lm.data.storage import read_limited
 from torch_pru.lm.files import TEXT_LIMIT, Folder
 from torch_pru.lm.metrics import stop_reason
 from torch_pru.lm.run import RunFolder
-from torch_pru.lm.seal import unseal
+from torch_pru.lm.seal import parse_object, unseal
 
 SWITCHES = ("averaged", "round", "decision")
 """Columns that rarely change: kept as pairs of an epoch and the value from that epoch on."""
@@ -51,6 +52,10 @@ class RunRecord:
     stop_reason: str = ""
 
 
+COMPACT_LIMIT = 1 << 28
+"""Bytes of a file of compact records."""
+
+
 def read_folder(folder: str | Path) -> RunRecord:
     """The record of a run folder, with or without its weights."""
     run = RunFolder.open(folder)
@@ -78,7 +83,7 @@ def read_compact(path: Path) -> list[RunRecord]:
         if set(shared) != {"settings", "environment"}:
             raise ValueError("the first line must hold the shared settings and environment")
         return [unpack(line, shared) for line in lines]
-    except (OSError, ValueError, KeyError, TypeError, IndexError, PRUError) as error:
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, PRUError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise PRUError(f"{path} is not a file of compact run records ({reason})") from error
 
@@ -97,7 +102,7 @@ def append_compact(path: Path, record: RunRecord) -> None:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The JSON objects in a file, one per line."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [parse_object(line, path) for line in read_limited(path, COMPACT_LIMIT).splitlines()]
 
 
 def shared_line(record: RunRecord) -> dict[str, Any]:
@@ -122,6 +127,8 @@ def pack(record: RunRecord, shared: Mapping[str, Any]) -> dict[str, Any]:
 def unpack(line: Mapping[str, Any], shared: Mapping[str, Any]) -> RunRecord:
     """Undo `pack`."""
     epochs = unpack_epochs(line["epochs"], line["stage"])
+    if not isinstance(line["name"], str):
+        raise TypeError(f"a run has the name {line['name']!r:.50}")
     return RunRecord(
         name=line["name"],
         stage=line["stage"],
@@ -214,4 +221,6 @@ def spread(pairs: Iterable[Sequence[Any]], count: int) -> Iterator[Any]:
         ['a', 'a', 'b', 'b']
     """
     for (first, value), (end, _) in pairwise([*pairs, (count + 1, None)]):
+        if not 1 <= first <= end <= count + 1:
+            raise ValueError(f"a column changes at epoch {first}, but there are {count} epochs")
         yield from repeat(value, end - first)

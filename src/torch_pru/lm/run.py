@@ -31,13 +31,13 @@ from torch_pru.lm.environment import environment
 from torch_pru.lm.files import TEXT_LIMIT, VOCABULARY_LIMIT, Folder, MissingFileError
 from torch_pru.lm.metrics import METRICS, read_metrics, stop_reason
 from torch_pru.lm.model import LanguageModel
-from torch_pru.lm.recipe import config_text, read_config
+from torch_pru.lm.recipe import TOML_LIMIT, config_text, read_config
 from torch_pru.lm.schema import byte_limit, check_state, check_weights
 from torch_pru.lm.seal import digest_of, seal, unseal
 
 FORMAT = 1  # of the folder; raise it when a reader of the old one could not read the new one
 STAGES = ("train", "finetune")
-CHECKED = {"config.toml": TEXT_LIMIT, "vocabulary.txt": VOCABULARY_LIMIT, SUBWORDS: SUBWORDS_LIMIT}
+CHECKED = {"config.toml": TOML_LIMIT, "vocabulary.txt": VOCABULARY_LIMIT, SUBWORDS: SUBWORDS_LIMIT}
 """Files whose checksums run.json has, and the bytes they may have; the last only if there are subwords."""
 
 
@@ -106,6 +106,11 @@ class RunFolder:
         """The words of the run, numbered as its weights are."""
         content = read_checked(self.files, "vocabulary.txt", self.checksums)
         return Vocabulary.from_bytes(content, self.path / "vocabulary.txt")
+
+    def word_count(self) -> int:
+        """How many words the vocabulary has; they are not read into memory one by one."""
+        content = read_checked(self.files, "vocabulary.txt", self.checksums)
+        return content.count(b"\n") + (not content.endswith(b"\n"))
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -181,7 +186,7 @@ class RunFolder:
                     f"they were removed; use the run that it was copied from, or put {self.checkpoints} back"
                 )
             return None
-        words = len(self.vocabulary)
+        words = self.word_count()
         newest = load_newest(self.checkpoints, byte_limit(self.config, words))
         if newest is not None:
             check_weights(newest, self.config, words)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.checkpoint import Checkpoint
+from torch_pru.lm.checkpoint import SLACK, Checkpoint
 from torch_pru.lm.config import Config
 from torch_pru.lm.model import skeleton
 
@@ -36,7 +36,7 @@ def byte_limit(config: Config, words: int) -> int:
     model = skeleton(config.model, config.regularisation, words)
     numbers = sum(parameter.numel() for parameter in model.parameters())
     states = 2 * config.training.batch * sum(config.model.hidden)
-    return 8 * (numbers + states) + (64 << 20)
+    return 8 * (numbers + states) + SLACK
 
 
 def check_weights(checkpoint: Checkpoint, config: Config, words: int) -> None:

@@ -306,13 +306,16 @@ class Scorer:
     def load_learned(self, path: str | Path) -> None:
         """Continue with what `save_learned` wrote. `undo` still restores the trained weights."""
         from safetensors import SafetensorError
-        from safetensors.torch import load_file
+
+        from torch_pru.lm.state_files import load_tensors
 
         self._learning()
         try:
-            weights = load_file(path)
-        except (OSError, SafetensorError) as error:
+            weights = load_tensors(Path(path).read_bytes())
+        except (OSError, ValueError, SafetensorError) as error:
             raise PRUError(f"cannot read learned weights from {path}: {error}") from error
+        if not all(bool(value.isfinite().all()) for value in weights.values()):
+            raise PRUError(f"{path} has weights that are not finite")
         try:
             self.model.load_state_dict(weights)
         except RuntimeError as error:

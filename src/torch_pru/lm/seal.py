@@ -16,6 +16,9 @@ from typing import Any
 from torch_pru.errors import PRUError
 
 SEAL = "sha256"
+MOST_LISTS = 100_000
+"""Lists and objects in a file: more than any run has, and few enough for any memory."""
+
 LINE_END = re.compile(rb', "crc": "([0-9a-f]{8})"}\n?$')
 
 
@@ -50,7 +53,7 @@ def unseal(data: bytes, path: Path) -> dict[str, Any]:
     return content
 
 
-def parse_object(data: bytes, path: Path) -> dict[str, Any]:
+def parse_object(data: bytes, path: Path, most: int = MOST_LISTS) -> dict[str, Any]:
     """A JSON object; anything else is refused with the path of the file.
 
     Example:
@@ -58,12 +61,29 @@ def parse_object(data: bytes, path: Path) -> dict[str, Any]:
         {'format': 1}
     """
     try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        content = parse_json(data, most)
+    except ValueError as error:
         raise PRUError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise PRUError(f"{path} is not a JSON object")
     return content
+
+
+def parse_json(data: bytes, most: int = MOST_LISTS) -> Any:
+    """JSON of any kind; raises a ValueError if it is malformed, or has more than ``most`` lists and objects.
+
+    Two bytes make an empty list, which takes 64 bytes of memory.
+
+    Example:
+        >>> parse_json(b"[1, [2, 3]]")
+        [1, [2, 3]]
+    """
+    if (found := data.count(b"[") + data.count(b"{")) > most:
+        raise ValueError(f"it has {found:,} lists and objects; at most {most:,} are read")
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def digest_of(content: Mapping[str, Any]) -> str:

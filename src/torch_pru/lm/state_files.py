@@ -17,9 +17,14 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from torch_pru.lm.seal import parse_json
+
 VALUES, TENSORS, PICKLED = "state.json", "state.safetensors", "state.pt"
 TENSOR = "tensor"
 """Key of an object that stands for a tensor in the JSON."""
+
+HEADER_LIMIT = 1 << 20
+"""Bytes of the list of tensors in a safetensors file: enough for 10,000 of them."""
 
 MOST_ITEMS = 1_000_000
 """Items of a state: more than any run has, and few enough for any memory."""
@@ -67,7 +72,7 @@ def decode_state(contents: Mapping[str, bytes]) -> dict[str, Any]:
     """
     if PICKLED in contents:
         return read_pickled(contents[PICKLED])
-    tensors = safetensors.torch.load(contents[TENSORS])
+    tensors = load_tensors(contents[TENSORS])
 
     def full(value: Any) -> Any:
         if isinstance(value, dict):
@@ -76,10 +81,23 @@ def decode_state(contents: Mapping[str, bytes]) -> dict[str, Any]:
             return {key: full(item) for key, item in value.items()}
         return [full(item) for item in value] if isinstance(value, list) else value
 
-    state = full(json.loads(contents[VALUES]))
+    state = full(parse_json(contents[VALUES]))
     if not isinstance(state, dict):
         raise ValueError(f"{VALUES} is not a JSON object")
     return state
+
+
+def load_tensors(content: bytes) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, of which a header that lists too many is not read.
+
+    Example:
+        >>> load_tensors(safetensors.torch.save({"w": torch.ones(2)}))
+        {'w': tensor([1., 1.])}
+    """
+    header = int.from_bytes(content[:8], "little")
+    if header > HEADER_LIMIT:
+        raise ValueError(f"its header has {header:,} bytes; the limit for it is {HEADER_LIMIT:,}")
+    return dict(safetensors.torch.load(content))
 
 
 def read_pickled(content: bytes) -> dict[str, Any]:

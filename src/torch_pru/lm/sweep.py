@@ -23,6 +23,8 @@ from torch_pru.lm.run import RunFolder
 
 FOLDER = Path(__file__).parent / "grids"
 
+MOST_RUNS = 10_000
+
 SHORT = {"levels": "K", "groups": "g", "unit": ""}
 """What settings are called in the names of runs; the others have their own name."""
 
@@ -60,6 +62,8 @@ class Grid:
 
     def cells(self) -> list[Cell]:
         """The combinations, each once: an LSTM has no levels and no groups. None if Optuna chooses them."""
+        if math.prod(map(len, self.values.values())) * max(1, self.samples) * self.seeds > MOST_RUNS:
+            raise PRUError(f"the grid has more than {MOST_RUNS:,} runs; leave out values, samples or seeds")
         cells: dict[str, Cell] = {}
         for combination in product(*self.values.values()):
             chosen = dict(zip(self.values, combination, strict=True))
@@ -229,6 +233,9 @@ def grid_from(content: dict[str, Any], path: Path) -> Grid:
     )
 
 
+LARGEST = 2**53
+"""The ends of a range are below this, so that they stay exact as floats."""
+
 RANGE: dict[str, Any] = {"min": None, "max": None, "log": False}
 """The keys of a range in a grid file."""
 
@@ -240,7 +247,7 @@ def choices_of(key: str, value: Any, path: Path) -> Range | list[str]:
     if isinstance(value, dict) and set(value) <= set(RANGE):
         low, high, log = (value.get(name, default) for name, default in RANGE.items())
         numbers = all(type(one) in (int, float) for one in (low, high)) and type(log) is bool
-        if numbers and low < high and (low > 0 or not log):
+        if numbers and -LARGEST < low < high < LARGEST and (low > 0 or not log):
             return Range(low, high, log)
     raise PRUError(
         f"{path}: [search] {key} must be a list of values, or a range such as "

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.checkpoint import is_whole, name_of, opened, saved_numbers
+from torch_pru.lm.checkpoint import LIMIT, is_whole, name_of, opened, saved_numbers
 from torch_pru.lm.data.subwords import FILE as SUBWORDS
 from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.data.vocabulary import Vocabulary
@@ -19,7 +19,8 @@ from torch_pru.lm.files import METRICS_LIMIT, TEXT_LIMIT, Folder, MissingFileErr
 from torch_pru.lm.lock import locked
 from torch_pru.lm.metrics import METRICS, UNFINISHED, KeptLines, read_metrics, stop_reason
 from torch_pru.lm.recipe import read_config
-from torch_pru.lm.run import CHECKED, About, read_checked, sha256
+from torch_pru.lm.run import CHECKED, About, RunFolder, read_checked, sha256
+from torch_pru.lm.schema import byte_limit
 from torch_pru.lm.seal import SEAL, parse_object, seal, unseal
 
 
@@ -163,7 +164,8 @@ def look_at_checkpoints(files: Folder) -> Finding:
     folder = files.path / "checkpoints"
     try:
         numbers = saved_numbers(folder)
-        whole = [number for number in numbers if is_whole(opened(folder) / name_of(number))]
+        limit = checkpoint_limit(files)
+        whole = [number for number in numbers if is_whole(opened(folder) / name_of(number), limit)]
     except PRUError as error:
         return Finding("checkpoints", str(error), fine=False)
     if not numbers:
@@ -175,6 +177,15 @@ def look_at_checkpoints(files: Folder) -> Finding:
         )
     states = [f"{name_of(number)} {'ok' if number in whole else 'damaged'}" for number in numbers]
     return Finding("checkpoints", ", ".join(states), fine=len(whole) == len(numbers))
+
+
+def checkpoint_limit(files: Folder) -> int:
+    """The most bytes that a file of a checkpoint can have."""
+    try:
+        run = RunFolder.open(files.path)
+        return byte_limit(run.config, run.word_count())
+    except PRUError:  # the settings or words are damaged
+        return LIMIT
 
 
 def odd_items(files: Folder) -> Iterator[Finding]:

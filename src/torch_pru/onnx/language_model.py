@@ -133,14 +133,19 @@ class OnnxLanguageModel:
                 raise PRUError(f"{folder} has no {name}; a model is a folder with {MODEL} and {VOCABULARY}")
         self.vocabulary = Vocabulary.load(folder / VOCABULARY)
         options = {"providers": ["CPUExecutionProvider"], **options}
-        self.session = onnxruntime.InferenceSession(str(folder / MODEL), **options)
-        words = self.session.get_outputs()[0].shape[-1]
+        try:
+            self.session = onnxruntime.InferenceSession(str(folder / MODEL), **options)
+        except Exception as error:  # onnxruntime's own classes have no common one
+            reason = " ".join(str(error).split())
+            raise PRUError(f"{folder / MODEL} cannot be loaded: {reason:.300}") from error
+        shapes = [each.shape for each in self.session.get_outputs()]
+        words = shapes[0][-1] if shapes and len(shapes[0]) == 3 else None
         if words != len(self.vocabulary):
             raise PRUError(
-                f"{folder / VOCABULARY} has {len(self.vocabulary):,} words, and {MODEL} beside it {words:,}: "
+                f"{folder / VOCABULARY} has {len(self.vocabulary):,} words, and {MODEL} beside it {words}: "
                 f"it belongs to another model"
             )
-        name = self.session.get_modelmeta().custom_metadata_map["tokenizer"]
+        name = self.session.get_modelmeta().custom_metadata_map.get("tokenizer", "")
         self.tokenizer = Subwords.load(folder / SUBWORDS) if is_subwords(name) else Tokenizer(name)
 
     def initial_state(self, batch: int) -> State:

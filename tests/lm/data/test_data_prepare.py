@@ -118,7 +118,7 @@ def test_a_folder_with_three_parts_keeps_them(tmp_path: Path) -> None:
 
 def test_small_ids_take_little_room(tmp_path: Path) -> None:
     prepared = prepare_text([written(tmp_path / "a.txt", english(300))])
-    ids = prepare_module.prepared_ids(prepared.folder, "train")
+    ids = prepare_module.prepared_ids(prepared.folder, "train", prepared.types)
     assert isinstance(ids, np.memmap)
     assert ids.dtype == np.uint8
     assert load_corpus(prepared.name).train.tolist() == ids.tolist()

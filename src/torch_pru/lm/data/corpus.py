@@ -151,9 +151,11 @@ def _load_prepared(folder: Path, tokenizer: str | Subwords) -> Corpus:
             f"corpus {folder.name!r} was prepared with --tokens {made}, so tokenizer={name!r} does not fit; "
             f"prepare the text again with --tokens {name}"
         )
-    train, valid, test = (torch.from_numpy(prepared_ids(folder, split)) for split in SPLITS)
+    vocabulary = Vocabulary.load(folder / "vocabulary.txt")
+    ids = (prepared_ids(folder, split, len(vocabulary)) for split in SPLITS)
+    train, valid, test = map(torch.from_numpy, ids)
     subwords = Subwords.load(folder / SUBWORD_FILE) if is_subwords(made) else None
-    return Corpus(train, valid, test, Vocabulary.load(folder / "vocabulary.txt"), subwords)
+    return Corpus(train, valid, test, vocabulary, subwords)
 
 
 def _load_in_subwords(

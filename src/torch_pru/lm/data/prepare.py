@@ -23,15 +23,17 @@ from torch_pru.lm.config import check_tokenizer, is_subwords
 from torch_pru.lm.data.source_files import FEWEST_TOKENS, parts_of, sample_of
 from torch_pru.lm.data.sources import CORPORA, SPLITS
 from torch_pru.lm.data.splitting import ByteSplitter, Splitter, part_files
-from torch_pru.lm.data.storage import CHUNK, data_folder, make_folder, sha256_of, writing
+from torch_pru.lm.data.storage import CHUNK, data_folder, make_folder, read_limited, sha256_of, writing
 from torch_pru.lm.data.subwords import FILE as SUBWORD_FILE
 from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.data.text import EOS, UNKNOWN, read_blocks
 from torch_pru.lm.data.tokenizer import Tokenizer, choose_tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
+from torch_pru.lm.seal import parse_json
 
 FORMAT = 1  # of the folder; part of the name of a text's corpus, so that a new format is prepared anew
 
+ABOUT_LIMIT = 1 << 20  # bytes of corpus.json
 RAREST = 2  # a word that the training part has less often becomes <unk>
 MOST_WORDS = 10_000  # in the vocabulary, unless the caller says otherwise
 MOST_TYPES = 500_000  # different words that are counted; those that come after them become <unk>
@@ -207,29 +209,48 @@ def split_bytes(folder: Path, files: Sequence[Path], size: int, progress: Progre
 
 def prepared_text(folder: Path) -> PreparedText:
     """What ``corpus.json`` in a folder says."""
+    path = folder / "corpus.json"
     try:
-        about = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
+        about = parse_json(read_limited(path, ABOUT_LIMIT))
         if about.pop("format") != FORMAT:
             raise PRUError(f"{folder} was prepared by another version of torch-pru; prepare the text again")
-        return PreparedText(name=folder.name, folder=folder, **about)
-    except OSError as error:
-        raise PRUError(f"cannot read {folder / 'corpus.json'}: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError) as error:
+        text = PreparedText(name=folder.name, folder=folder, **about)
+        check_tokenizer(text.tokenizer)
+        return text
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         if isinstance(error, PRUError):
             raise
-        raise PRUError(
-            f"{folder / 'corpus.json'} is damaged; remove {folder} and prepare the text again"
-        ) from error
+        raise PRUError(f"{path} is damaged; remove {folder} and prepare the text again") from error
 
 
-def prepared_ids(folder: Path, split: str) -> np.ndarray:
-    """The token ids of a part, mapped into memory; changes to the array do not reach the file."""
+def prepared_ids(folder: Path, split: str, types: int) -> np.ndarray:
+    """The token ids of a part, mapped into memory; changes to the array do not reach the file.
+
+    Args:
+        folder: of the prepared corpus.
+        split: the part.
+        types: size of the vocabulary; every id is below it.
+    """
+    path = folder / f"{split}.npy"
+    if not path.is_file():
+        raise PRUError(f"{path} is missing; remove {folder} and prepare the text again")
     try:
-        return np.load(folder / f"{split}.npy", mmap_mode="c", allow_pickle=False)
+        ids = np.load(path, mmap_mode="c", allow_pickle=False)
+        if ids.dtype not in (np.uint8, np.uint16, np.int32) or ids.ndim != 1:
+            raise ValueError("it is not a row of integers")
+        check_ids(path, ids.offset, ids.dtype, types)
     except (OSError, ValueError) as error:
-        raise PRUError(
-            f"{folder / f'{split}.npy'} is damaged; remove {folder} and prepare the text again"
-        ) from error
+        raise PRUError(f"{path} is damaged; remove {folder} and prepare the text again") from error
+    return ids
+
+
+def check_ids(path: Path, offset: int, dtype: np.dtype, types: int) -> None:
+    """Raise a ValueError unless all ids in a file are those of words. They are read in pieces."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        while len(piece := np.frombuffer(file.read(CHUNK), dtype)):
+            if piece.min() < 0 or piece.max() >= types:
+                raise ValueError(f"it has ids that are none of {types:,} words")
 
 
 def smallest_integer(types: int) -> type[np.integer]:

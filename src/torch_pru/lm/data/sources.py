@@ -18,7 +18,15 @@ from pathlib import Path
 from torch_pru.errors import PRUError, check_choice
 from torch_pru.lm.corpora import BUILT_IN, CORPORA, Mirror, Source
 from torch_pru.lm.data.download import LIMIT, MirrorError, Progress, download
-from torch_pru.lm.data.storage import data_folder, make_folder, put_in_place, sha256_of, write_aside, writing
+from torch_pru.lm.data.storage import (
+    data_folder,
+    make_folder,
+    put_in_place,
+    read_limited,
+    sha256_of,
+    write_aside,
+    writing,
+)
 
 UNPACKED_LIMIT = 1 << 31
 """Bytes of an unpacked archive that are looked through for a text."""
@@ -96,10 +104,7 @@ def adopt(name: str, folder: str | Path, root: str | Path | None = None) -> Path
     contents = {}
     for split in SPLITS:
         path = _local_copy(Path(folder), split)
-        try:
-            contents[split] = path.read_bytes()
-        except OSError as error:
-            raise PRUError(f"cannot read {path}: {error.strerror}") from error
+        contents[split] = read_limited(path, LIMIT)
         check_digest(name, split, path, hashlib.sha256(contents[split]).hexdigest())
     target = Path(root or data_folder()) / source.folder
     for split, content in contents.items():

@@ -14,13 +14,17 @@ from typing import Any
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import SUBWORDS
+from torch_pru.lm.data.storage import read_limited
 from torch_pru.lm.data.text import EOS, read_blocks
 from torch_pru.lm.data.tokenizer import Tokenizer
 from torch_pru.lm.seal import parse_object
 
 FILE = "tokenizer.json"
-LIMIT = 64 << 20
+LIMIT = 32 << 20
 """Bytes of a tokenizer file."""
+
+MOST_LISTS = 2_000_000
+"""Lists and objects in a tokenizer file, of which each merge is one."""
 
 _PLAIN = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHERS = [byte for byte in range(256) if byte not in _PLAIN]
@@ -72,19 +76,14 @@ class Subwords(Tokenizer):
     @classmethod
     def load(cls, path: str | Path) -> Subwords:
         """Read a tokenizer file that a user names."""
-        try:
-            with open(path, "rb") as file:
-                content = file.read(LIMIT + 1)
-        except OSError as error:
-            raise PRUError(f"cannot read {path}: {error.strerror}") from error
-        return cls.from_bytes(content, path)
+        return cls.from_bytes(read_limited(path, LIMIT), path)
 
     @classmethod
     def from_bytes(cls, content: bytes, path: str | Path, name: str | None = None) -> Subwords:
         """What ``to_bytes`` gave, or another byte-level BPE; an error names the file at ``path``."""
         if len(content) > LIMIT:
             raise PRUError(f"{path} has {len(content):,} bytes; the limit for it is {LIMIT:,}")
-        return cls.parse(parse_object(content, Path(path)), path, name or str(path))
+        return cls.parse(parse_object(content, Path(path), MOST_LISTS), path, name or str(path))
 
     @classmethod
     def parse(cls, content: Mapping[str, Any], path: str | Path, name: str) -> Subwords:

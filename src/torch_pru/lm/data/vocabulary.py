@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.data.storage import write_aside
+from torch_pru.lm.data.storage import read_limited, write_aside
 from torch_pru.lm.data.text import UNKNOWN
+from torch_pru.lm.files import VOCABULARY_LIMIT
 
 
 class Vocabulary:
@@ -120,10 +121,7 @@ class Vocabulary:
             >>> Vocabulary.load(path).words
             ('<eos>', 'god')
         """
-        try:
-            return cls.from_bytes(Path(path).read_bytes(), path)
-        except OSError as error:
-            raise PRUError(f"cannot read {path}: {error.strerror}") from error
+        return cls.from_bytes(read_limited(path, VOCABULARY_LIMIT), path)
 
     @classmethod
     def from_bytes(cls, content: bytes, path: str | Path) -> Vocabulary:

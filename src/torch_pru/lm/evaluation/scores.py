@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,6 +29,7 @@ from torch_pru.lm.evaluation.dynamic import DynamicSettings
 from torch_pru.lm.evaluation.static import Score, perplexity
 from torch_pru.lm.evaluation.tune import Tuning
 from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFileError
+from torch_pru.lm.metrics import is_number
 from torch_pru.lm.model import LanguageModel, parameter_counts
 from torch_pru.lm.seal import seal, unseal
 
@@ -34,7 +37,12 @@ FILE = "scores.json"
 SETTINGS = {"dynamic": DynamicSettings, "cache": CacheSettings}
 """The adaptive methods and the class of their settings."""
 
-LOG_PROBABILITIES_LIMIT = 1 << 30
+COUNTS = ("tokens", "words", "bytes")
+NUMBERS = ("nll", "seconds", "word_perplexity", "byte_perplexity", *COUNTS)
+"""What a result has beside its perplexity, where it was recorded."""
+
+LOG_PROBABILITIES_LIMIT = 1 << 26
+"""Bytes of the log-probabilities of a split, before and after they are decompressed: 32 million tokens."""
 
 SIXTEEN_BITS = ("bfloat16", "float16")
 """Precisions whose scores do not replace others."""
@@ -160,13 +168,13 @@ def check_shape(scores: Scores) -> None:
         for split, found in object_of(f"results.{method}", splits).items():
             place = f"results.{method}.{split}"
             numbers_of(place, {"perplexity": object_of(place, found).get("perplexity")})
-            numbers_of(
-                place, {key: found[key] for key in ("word_perplexity", "byte_perplexity") if key in found}
-            )
+            numbers_of(place, {key: found[key] for key in NUMBERS if key in found})
             if method in SETTINGS:
                 numbers_of(f"{place}.settings", found.get("settings"))
     if not isinstance(scores.history, list) or not all(isinstance(one, dict) for one in scores.history):
         raise TypeError("history is not a list of objects")
+    for one in scores.history:
+        object_of("history.log_probabilities", one.get("log_probabilities", {}))
     for method, tuning in object_of("tuning", scores.tuning).items():
         best = numbers_of(f"tuning.{method}.best", object_of(f"tuning.{method}", tuning).get("best"))
         if method in SETTINGS:
@@ -183,7 +191,7 @@ def object_of(place: str, value: Any) -> dict[str, Any]:
 def numbers_of(place: str, value: Any) -> dict[str, Any]:
     """``value``, which must be a JSON object of numbers."""
     for name, number in object_of(place, value).items():
-        if not isinstance(number, int | float):
+        if not is_number(number) or (name in COUNTS and not isinstance(number, int)):
             raise TypeError(f"{place}.{name} is not a number")
     return value
 
@@ -268,5 +276,21 @@ def load_log_probabilities(folder: str | Path, split: str, method: str = "static
         return None
     if hashlib.sha256(content).hexdigest() != logged[-1]["log_probabilities"].get("sha256"):
         raise PRUError(f"{Path(folder) / name} is not the file that belongs to {FILE}; score the text again")
+    try:
+        return read_log_probabilities(content, logged[-1].get("tokens"))
+    except (ValueError, TypeError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise PRUError(
+            f"{Path(folder) / name} does not hold the log-probabilities of {split}; score the text again"
+        ) from error
+
+
+def read_log_probabilities(content: bytes, tokens: object) -> Tensor:
+    """The array in a file of `save_log_probabilities`; raises whatever a malformed file leads to."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > LOG_PROBABILITIES_LIMIT:
+            raise ValueError("it is larger than it may be")  # a small file could fill the memory
     with numpy.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        return torch.from_numpy(arrays["log_probabilities"]).float()
+        found = arrays["log_probabilities"]
+    if found.dtype != numpy.float16 or found.shape != (tokens,):
+        raise ValueError("it is not an array of that many numbers in float16")
+    return torch.from_numpy(found).float()
