@@ -22,10 +22,19 @@ import pytest
 import torch
 from attack import FILES, content_of, flip, pru, reseal_state, train_run
 
+from torch_pru.lm.evaluation.scores import log_probabilities_file
 from torch_pru.lm.run import RunFolder
 
+LOG_PROBABILITIES = log_probabilities_file("valid", "static")
 CHECKPOINT = ("manifest.json", "weights.safetensors", "best.safetensors", "state.json", "state.safetensors")
-TARGETS = [*FILES, "scores.json", *(f"newest/{name}" for name in CHECKPOINT), "newest", "checkpoints"]
+TARGETS = [
+    *FILES,
+    "scores.json",
+    LOG_PROBABILITIES,
+    *(f"newest/{name}" for name in CHECKPOINT),
+    "newest",
+    "checkpoints",
+]
 TERABYTE = 1 << 40
 
 COMMANDS: dict[str, list[str]] = {
@@ -33,6 +42,8 @@ COMMANDS: dict[str, list[str]] = {
     "evaluate": [],
     "evaluate --text": ["--text", "TEXT"],
     "generate": ["--seed", "1", "--words", "12"],
+    "score": ["TEXT"],
+    "compare": ["--against", "SCORED", "--split", "valid"],
     "finetune": [],
     "report": [],
     "verify": [],
@@ -146,7 +157,8 @@ class Range:
         return run
 
     def run(self, command: str, run: Path) -> tuple[int, str]:
-        options = [str(self.text) if option == "TEXT" else option for option in COMMANDS[command]]
+        paths = {"TEXT": self.text, "SCORED": self.finished}
+        options = [str(paths.get(option, option)) for option in COMMANDS[command]]
         return pru(command.split()[0], run, *options)
 
     def check(self, case: Case) -> str:
@@ -170,12 +182,12 @@ class Range:
 
     def difference(self, case: Case, run: Path, shown: str) -> str:
         """A result that is not the undamaged run's, without a word about it."""
-        told = "warning" in shown
+        told = "warning" in shown or "note: no log-probabilities of tokens" in shown
         if case.command == "resume":
             model = RunFolder.open(run).model().state_dict()
             same = all(torch.equal(value, self.weights[name]) for name, value in model.items())
             return "" if same else "other weights"
-        if case.command in ("evaluate", "evaluate --text", "generate") and not told:
+        if case.command in ("evaluate", "evaluate --text", "generate", "score", "compare") and not told:
             expected = result_of(self.expected[case.command][1])
             return "" if result_of(shown) == expected else f"other result: {shown[:200]}"
         return ""

@@ -38,6 +38,9 @@ LIMIT = 1 << 34
 SLACK = 64 << 20
 """Bytes that a file of a checkpoint may have beside its numbers."""
 
+GO_ON = "once files can be written there again, pru resume continues from the last checkpoint"
+"""What to do after the disk was full, or the permission to write was lost."""
+
 WRITING = ".writing"
 """Where a checkpoint is written before it is renamed."""
 
@@ -96,7 +99,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         with contextlib.suppress(PRUError):
             files.remove(WRITING)
         raise PRUError(
-            f"cannot write a checkpoint to {folder}; existing checkpoints are unchanged: {error}"
+            f"cannot write a checkpoint to {folder}; existing checkpoints are unchanged: {error}; {GO_ON}"
         ) from error
     # One of the same model is not larger than this one, but for what averaging adds or a stage begins with.
     remove_older(files, numbers, 2 * sum(entry["bytes"] for entry in manifest.values()) + SLACK)

@@ -17,6 +17,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import scalar
 
 from torch_pru.errors import PRUError
+from torch_pru.lm.checkpoint import GO_ON
 from torch_pru.lm.files import Folder
 from torch_pru.lm.metrics import METRICS, KeptLines
 from torch_pru.lm.seal import seal_line
@@ -71,7 +72,8 @@ class Journal:
             self._board.flush()
         except OSError as error:
             raise PRUError(
-                f"cannot write {self.path}: {error.strerror or error}; existing checkpoints are unchanged"
+                f"cannot write {self.path}: {error.strerror or error}; existing checkpoints are unchanged; "
+                f"{GO_ON}"
             ) from error
 
     def offset(self) -> int:
