@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from torch_pru.cli.ending import show_ending
+from torch_pru.cli.ending import next_steps, show_ending
 from torch_pru.lm.checkpoint import Checkpoint, save_checkpoint
 from torch_pru.lm.data import Corpus, kneser_ney_bigram_perplexity, load_corpus
 from torch_pru.lm.evaluation import Evaluation
@@ -30,6 +30,10 @@ def test_the_ending(
     weights = dict(model.named_parameters())
     save_checkpoint(run.checkpoints, Checkpoint(weights, weights, {}))
     monkeypatch.setenv("COLUMNS", "40")
+    (tmp_path / "site").mkdir()
+    monkeypatch.setattr("torch_pru.page.site.SITE", tmp_path / "site")  # not built
+    assert [command.split()[1] for command, _ in next_steps(run)] == ["generate", "evaluate", "train"]
+    (tmp_path / "site" / "index.html").touch()
     show_ending(run)
     shown = capsys.readouterr().out
     assert "…" not in shown

@@ -124,14 +124,15 @@ def lstm_record() -> dict[str, Any] | None:
 
 
 def next_steps(run: RunFolder) -> list[tuple[str, str]]:
-    """Commands, and what each does; the page cannot make subwords."""
+    """Commands, and what each does; the page cannot make subwords, and a source checkout may not have it."""
     from torch_pru.lm.config import is_subwords
     from torch_pru.lm.run import pru_command
+    from torch_pru.page.site import is_built
 
     corpus = run.config.data.corpus
     prompt = ' --prompt "In the beginning"' if corpus == "king-james" else ""
     page = (pru_command("page", run.path), "opens a page on which it reads along as you type")
-    steps = [] if is_subwords(run.config.data.tokenizer) else [page]
+    steps = [page] if is_built() and not is_subwords(run.config.data.tokenizer) else []
     steps += [
         (f"{pru_command('generate', run.path)}{prompt} --temperature 0.8", "generates more text"),
         (

@@ -41,9 +41,14 @@ def page_files(runs: Sequence[RunFolder], *, int8: bool = False) -> Files:
     return files
 
 
+def is_built() -> bool:
+    """Whether the page is there: wheels have it, a source checkout has to build it."""
+    return (SITE / "index.html").is_file()
+
+
 def built_files() -> dict[str, Path]:
     """The files that ``npm run build`` made, by their address."""
-    if not (SITE / "index.html").is_file():
+    if not is_built():
         raise PRUError(
             "the page is not built, which a source checkout needs once; in its folder 'page', run: "
             "npm ci && npm run build"

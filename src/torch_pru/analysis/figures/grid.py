@@ -1,4 +1,4 @@
-"""Perplexity against the number of parameters, for the runs of a grid."""
+"""Validation perplexity of the combinations of a grid, one below the other."""
 
 from __future__ import annotations
 
@@ -13,27 +13,21 @@ from torch_pru.lm.sweep import Row
 
 @style()
 def draw(rows: Sequence[Row]) -> Figure:
-    """A point for each combination, with its label; the bar is the standard deviation over seeds.
+    """A line for each combination, the best on top: its mean, and the standard deviation over its seeds.
 
     Example:
         >>> figure = draw([Row("lstm", 850_000, [61.0, 63.0], [64.0, 65.0], 9000.0, 2.0)])
-        >>> figure.axes[0].get_ylabel()
-        'validation perplexity'
+        >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+        ['lstm (850,000)']
     """
-    figure = new_figure(3.4)
+    ordered = sorted(rows, key=lambda row: statistics.mean(row.valid))
+    figure = new_figure(0.9 + 0.22 * len(ordered))
     axes = figure.subplots()
-    for row in rows:
+    for place, row in enumerate(ordered):
         spread = statistics.stdev(row.valid) if len(row.valid) > 1 else 0.0
-        looks = look(1 if row.label.startswith("lstm") else 0) | {"linestyle": "none"}
-        axes.errorbar(row.parameters / 1e6, statistics.mean(row.valid), yerr=spread, capsize=3, **looks)
-        axes.annotate(
-            row.label,
-            (row.parameters / 1e6, statistics.mean(row.valid)),
-            xytext=(6, 4),
-            textcoords="offset points",
-            fontsize="small",
-        )
-    axes.set_xlabel("parameters, million")
-    axes.set_ylabel("validation perplexity")
-    axes.margins(x=0.2, y=0.15)
+        looks = look(1 if row.label.startswith("lstm") else 0) | {"linestyle": "none", "marker": "o"}
+        axes.errorbar(statistics.mean(row.valid), place, xerr=spread, capsize=3, **looks)
+    axes.set_yticks(range(len(ordered)), labels=[f"{row.label} ({row.parameters:,})" for row in ordered])
+    axes.set_ylim(len(ordered) - 0.5, -0.5)
+    axes.set_xlabel("validation perplexity (number of parameters in brackets)")
     return figure

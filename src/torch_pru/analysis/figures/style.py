@@ -11,6 +11,7 @@ from typing import Any
 
 from torch_pru.analysis.runs import distinct_names
 from torch_pru.errors import PRUError
+from torch_pru.lm.data.prepare import title_of
 from torch_pru.lm.visible import visible
 
 try:
@@ -115,6 +116,9 @@ def corpus_names(corpora: Iterable[str]) -> dict[str, str]:
         {'ptb': 'ptb', '/texts/tales': 'tales'}
     """
     corpora = list(dict.fromkeys(corpora))
+    titles = {corpus: title_of(corpus) for corpus in corpora}
+    if len(set(titles.values())) == len(corpora):
+        return titles
     return dict(zip(corpora, distinct_names([Path(corpus) for corpus in corpora]), strict=True))
 
 
