@@ -371,7 +371,7 @@ class Trainer:
             stage=self.schedule.stage,
             round=self.schedule.round,
             epoch=epoch,
-            epochs=self.schedule.epochs,
+            epochs=self.config.training.epochs,
             step=step,
             steps=steps,
             loss=loss,
