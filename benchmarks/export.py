@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import copy
 import logging
+import re
 import tempfile
 import time
 import warnings
@@ -143,11 +144,22 @@ def exported_by_pytorch(steps: object) -> str:
         session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
         largest(session, lstm, inputs_of(lstm, 31, 3, states=False))
     except Exception as error:  # of many kinds: this is what is shown
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:120]}"
+        return in_one_line(error)
     return "correct"
 
 
-TOKENS = "Milliseconds of a token, and size of the file"
+def in_one_line(error: BaseException) -> str:
+    """The first line of the error behind it all, without colours."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    first = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines()[0]
+    return f"{type(error).__name__}: {first[:100]}"
+
+
+TOKENS = (
+    "Milliseconds of a token on one CPU thread, and size of the file, "
+    f"PyTorch {torch.__version__}, onnxruntime {onnxruntime.__version__}"
+)
 TOKENS_HEADER = (
     "model",
     "PyTorch",
@@ -216,7 +228,7 @@ def run_tables(path: Path, rounds: int) -> list[Table]:
     perplexities = (name, *(f"{each:.3f}" for each in (score(model, test).perplexity, *found)))
     header = ("model", "PyTorch", "onnxruntime", "8 bits")
     title = f"Perplexity on the test text, {run.config.data.corpus}"
-    return [(title, header, [perplexities]), (f"{TOKENS}, {name}", TOKENS_HEADER, [times])]
+    return [(title, header, [perplexities]), (f"{name}: {TOKENS}", TOKENS_HEADER, [times])]
 
 
 def onnx_perplexity(session: onnxruntime.InferenceSession, model: LanguageModel, text: Tensor) -> float:

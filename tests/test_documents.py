@@ -64,6 +64,21 @@ def test_ratios_on_a_cpu_are_those_of_the_record() -> None:
         assert [cells[3], cells[6], cells[7]] == ratios, units
 
 
+def test_figures_of_exported_models_are_those_of_the_record() -> None:
+    tables = json.loads((ROOT / "benchmarks" / "records" / "export-cpu.json").read_text())
+    page = (ROOT / "docs" / "onnx.md").read_text(encoding="utf-8")
+    exact, _, tokens, perplexities, _ = tables.values()
+    largest = max(float(row[key]) for row in exact for key in ("without states", "with states"))
+    assert f"at most {largest:.1e}." in page
+    columns = ("model", "PyTorch", "onnxruntime", "8 bits", "file / weights", "8-bit file / weights")
+    for row in tokens:
+        assert f"| {' | '.join(row[column] for column in columns)} |" in page
+    [scores] = perplexities
+    assert scores["PyTorch"] == scores["onnxruntime"]
+    assert f"perplexity of {scores['PyTorch']} in PyTorch" in page
+    assert f"of {scores['8 bits']} with" in page
+
+
 def test_the_sweep_is_that_of_the_records() -> None:
     content = json.loads((FIGURES / "sweep.json").read_text())
     assert len(content) == 12

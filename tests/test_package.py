@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import runpy
 import sys
@@ -24,6 +25,14 @@ BUILT = {"ops/native/*.so", "page/site/**/*"}
 @pytest.fixture(scope="module")
 def pyproject() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_the_toolkit_names_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[:2] == ["torch_pru", "lm"]]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"torch_pru\.lm needs safetensors; pip install 'torch-pru\[lm\]'"):
+        importlib.import_module("torch_pru.lm")
 
 
 def test_every_file_of_the_package_is_shipped(pyproject: dict[str, Any]) -> None:

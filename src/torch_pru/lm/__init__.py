@@ -10,6 +10,7 @@ print(" ".join(generate(run.path, "in the beginning", words=20)))
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from torch_pru.lm.recipe import load_recipe
     from torch_pru.lm.run import RunFolder
     from torch_pru.lm.training import finetune, resume, train
+
+if find_spec("safetensors") is None:
+    raise ImportError("torch_pru.lm needs safetensors; pip install 'torch-pru[lm]'")
 
 _MODULES = {
     "RunFolder": "torch_pru.lm.run",
