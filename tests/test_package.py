@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import runpy
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -94,3 +95,14 @@ def test_the_badges_are_of_workflows_that_exist() -> None:
     assert named == {"tests.yml", "docs.yml"}
     for name in named:
         assert (ROOT / ".github" / "workflows" / name).is_file()
+
+
+def test_the_package_is_imported_without_the_compiler() -> None:
+    """``torch._dynamo`` takes a second; a layer on a CPU does not need it either."""
+    code = (
+        "import sys, torch; before = set(sys.modules); import torch_pru;"
+        "torch_pru.PRU(64, 64)(torch.zeros(3, 2, 64));"
+        "print(sorted({'torch._dynamo', 'torch._inductor'} & (set(sys.modules) - before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

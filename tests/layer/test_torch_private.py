@@ -92,3 +92,15 @@ def test_the_reader_finds_them():
         "torch._C.DispatchKey.CPU",
         "torch.ops._x",
     }
+
+
+def test_constants_for_a_compiler_are_marked_as_by_pytorch() -> None:
+    def function() -> int:
+        return 1
+
+    def own() -> int:
+        return 1
+
+    torch.compiler.assume_constant_result(function)
+    assert torch_private.assume_constant_result(own) is own
+    assert vars(own) == vars(function) != {}

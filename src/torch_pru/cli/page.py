@@ -55,8 +55,10 @@ def page(
         return
     with PageServer(files, port) as server:
         try:
-            console.print(f"serving {server.url} on this machine only; Ctrl-C stops it", soft_wrap=True)
-            console.file.flush()
+            # Not by the console, which shows a line again if Ctrl-C comes before it has forgotten it.
+            print(
+                f"serving {server.url} on this machine only; Ctrl-C stops it", file=console.file, flush=True
+            )
             if browser:
                 webbrowser.open(server.url)
             server.serve_forever()

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError, check_choice
-from torch_pru.ops.torch_private import Mode, are_plain, current_mode
+from torch_pru.ops.torch_private import Mode, are_plain, assume_constant_result, current_mode
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ def _candidates_for(piece: str, device: str) -> _Candidates:
     return _candidates[piece, device]
 
 
-@torch.compiler.assume_constant_result  # so that a compiler does not trace the imports
+@assume_constant_result  # so that a compiler does not trace the imports
 def _load_all() -> None:
     for device in ("cpu", "cuda", "meta"):
         if ("layer", device) not in _candidates:

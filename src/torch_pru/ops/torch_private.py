@@ -6,9 +6,9 @@ on the version of PyTorch because of them, and a test says which name a new vers
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,15 @@ foreach_copy_: Any = torch._foreach_copy_
 foreach_zero_: Any = torch._foreach_zero_
 foreach_div_: Any = torch._foreach_div_
 foreach_sqrt: Any = torch._foreach_sqrt
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def assume_constant_result(function: Function) -> Function:
+    """As that of ``torch.compiler``, which imports the whole compiler for it: a second of every import."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def current_stream(index: int) -> int:

@@ -16,6 +16,7 @@ from torch_pru.ops import dropping, library
 from torch_pru.ops.layer import context_groups, run_layer, unsupported_context
 from torch_pru.ops.products import product_dtype, transform
 from torch_pru.ops.spec import LayerCall, Outputs, RecurrenceCall, TransformSpec
+from torch_pru.ops.torch_private import assume_constant_result
 
 from . import folding
 from .decoder import add_rows, add_rows_reason, cross_entropy, cross_entropy_reason
@@ -119,7 +120,7 @@ def shape_reason(x: Tensor, dtype: torch.dtype, groups: int, size: int, training
     return None
 
 
-@torch.compiler.assume_constant_result
+@assume_constant_result
 def tf32_is_allowed() -> bool:
     """Whether ``nn.LSTM`` may round to TF32: ``torch.backends.cudnn.allow_tf32`` or its newer names."""
     return torch.backends.cudnn.rnn.fp32_precision == "tf32"  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from torch_pru.ops.torch_private import current_stream
+from torch_pru.ops.torch_private import assume_constant_result, current_stream
 
 from . import compile as compiler
 from .plan import OLDEST, Device, Launch
@@ -27,7 +27,7 @@ def _checked(answer, what: str):
     return answer[1] if len(answer) == 2 else answer[1:]
 
 
-@torch.compiler.assume_constant_result  # a compiler asks once, and looks no further
+@assume_constant_result  # a compiler asks once, and looks no further
 def unserved(index: int) -> str | None:
     """Why no kernel can be compiled for the GPU of this index, or None."""
     return _unserved(device_of(index).capability)
@@ -58,7 +58,7 @@ def share(runs: int) -> None:
     _runs = runs
 
 
-@torch.compiler.assume_constant_result
+@assume_constant_result
 def device_of(index: int) -> Device:
     """What the planner has to know of a GPU."""
     return _device(index, _runs)

@@ -16,6 +16,7 @@ import torch
 
 from torch_pru.cache import cache_folder
 from torch_pru.ops.native import build
+from torch_pru.ops.torch_private import assume_constant_result
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class Library(NamedTuple):
     kernels: Callable[[], bytes]
 
 
-@torch.compiler.assume_constant_result  # a compiler asks once, and does not trace the search
+@assume_constant_result  # a compiler asks once, and does not trace the search
 def missing_reason() -> str | None:
     """Why there is no library; None if it is loaded."""
     found = _load()
