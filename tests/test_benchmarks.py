@@ -304,3 +304,23 @@ def test_the_allreduce_benchmark_exchanges_with_one_process(benchmark: ModuleTyp
     benchmark.ExchangingWorld(CPU, exchange=double).average(tensors)
     assert [one.tolist() for one in sent] == [[1.0, 2.0, 3.0]]
     assert [one.tolist() for one in tensors] == [[[2.0, 4.0]], 6.0]
+
+
+@pytest.mark.parametrize("benchmark", ["scaling"], indirect=True)
+def test_the_model_of_several_processes(benchmark: ModuleType) -> None:
+    work = benchmark.line_through({10: 3.0, 20: 5.0, 40: 9.0})
+    assert work(5) == pytest.approx(2.0)
+    assert benchmark.predicted(work, 20, 1, 0.0, cores=2) == pytest.approx(5.0)
+    assert benchmark.predicted(work, 40, 4, 0.5, cores=4) == pytest.approx(3.5)
+    assert benchmark.predicted(work, 40, 4, 0.5, cores=2) == pytest.approx(6.5)
+    # Of 8 parts, each process sends 7 to reduce them and 7 to distribute them.
+    assert benchmark.ring(800.0, 8, bandwidth=100.0, latency=0.25) == pytest.approx(14 + 14 * 0.25)
+
+
+@pytest.mark.slow
+def test_the_scaling_benchmark_measures_every_kind_of_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    scaling = importlib.import_module("scaling")  # by its own name, by which other processes import it
+    rows = {row["kind"]: row["ms"] for row in scaling.run(2, 1, 4, seconds=1.0)}
+    assert list(rows) == ["train", "alone", "exchange", "after", "overlapped"]
+    assert min(rows.values()) > 0

@@ -79,6 +79,17 @@ def test_figures_of_exported_models_are_those_of_the_record() -> None:
     assert f"of {scores['8 bits']} with" in page
 
 
+def test_the_tables_of_the_scaling_page_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    scaling = importlib.import_module("scaling")
+    record = json.loads(scaling.ALL_REDUCE.read_text())
+    tables = scaling.all_reduce_table(record) + scaling.model_table(record)
+    page = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in tables.splitlines() if line.startswith("|")]
+    assert len(rows) == 9
+    assert [line for line in rows if line not in page] == []
+
+
 def test_the_sweep_is_that_of_the_records() -> None:
     content = json.loads((FIGURES / "sweep.json").read_text())
     assert len(content) == 12

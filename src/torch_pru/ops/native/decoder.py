@@ -16,6 +16,7 @@ from torch.autograd import Function
 from torch_pru.ops.native.library import library
 from torch_pru.ops.operators import OnceDifferentiable, Operator
 from torch_pru.ops.products import product_dtype
+from torch_pru.ops.torch_private import assume_constant_result
 
 FEW_ROWS = 32
 """Below that number of rows, to bring the weights into the kernels' layout takes longer than the products."""
@@ -49,7 +50,7 @@ def _parts(rows: int, words: int, features: int) -> int:
     return max(1, min(_threads(), work, -(-words // PANEL)))
 
 
-@torch.compiler.assume_constant_result
+@assume_constant_result
 def _threads() -> int:
     return torch.get_num_threads()
 
