@@ -13,7 +13,6 @@ import pytest
 from small import small_config
 
 from torch_pru import PRUError
-from torch_pru.lm import run as run_module
 from torch_pru.lm.config import Config
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training import Interrupted, TrainingProgress, resume, train
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 
 @pytest.fixture(autouse=True)
 def _no_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "commit", lambda: None)  # asking takes longer than training here
+    monkeypatch.setattr("torch_pru.lm.environment.commit", lambda: None)
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from small import small_config
 from test_resume import assert_same_end
 
 from torch_pru import PRUError
-from torch_pru.lm import run as run_module
 from torch_pru.lm.config import Config
 from torch_pru.lm.lock import locked
 from torch_pru.lm.run import RunFolder
@@ -41,7 +40,7 @@ DROPOUT = {"input_dropout": 0.3, "weight_drop": 0.4, "embedding_dropout": 0.1}
 
 @pytest.fixture(autouse=True)
 def _no_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "commit", lambda: None)  # asking takes longer than training here
+    monkeypatch.setattr("torch_pru.lm.environment.commit", lambda: None)
 
 
 @pytest.fixture(scope="module")
