@@ -26,9 +26,9 @@ from torch_pru.errors import (
     shown,
 )
 from torch_pru.initialize import SCHEMES, initialize
+from torch_pru.lstm import from_lstm, to_lstm
 from torch_pru.migrate import migrate_layer
 from torch_pru.ops import backends
-from torch_pru.ops.dense import lstm_matrices
 from torch_pru.ops.dropping import draw_mask
 from torch_pru.ops.products import product_dtype
 from torch_pru.ops.spec import LayerCall, LayerWeights
@@ -202,7 +202,6 @@ class PRU(nn.Module):
         return [weight for layer in self.all_weights for weight in layer]
 
     @classmethod
-    @torch.no_grad()
     def from_lstm(cls, lstm: nn.LSTM, *, backend: str = "auto") -> PRU:
         """A PRU that computes what ``lstm`` computes: one level, one group, ``residual=False``.
 
@@ -212,32 +211,8 @@ class PRU(nn.Module):
             >>> torch.allclose(PRU.from_lstm(lstm)(x)[0], lstm(x)[0], atol=1e-6)
             True
         """
-        if not isinstance(lstm, nn.LSTM):
-            raise PRUError(f"lstm is a {type(lstm).__name__}; expected an nn.LSTM")
-        like = next(lstm.parameters())
-        pru = cls(
-            lstm.input_size,
-            lstm.hidden_size,
-            lstm.num_layers,
-            lstm.bias,
-            lstm.batch_first,
-            lstm.dropout,
-            lstm.bidirectional,
-            levels=1,
-            groups=1,
-            residual=False,
-            init="lstm",
-            backend=backend,
-            device="meta",  # no weights to draw
-            dtype=like.dtype,
-            proj_size=lstm.proj_size,
-        ).to_empty(device=like.device)
-        pru.load_state_dict(lstm.state_dict())
-        for name, parameter in lstm.named_parameters():
-            pru.get_parameter(name).requires_grad_(parameter.requires_grad)
-        return pru.train(lstm.training)
+        return from_lstm(cls, lstm, backend)
 
-    @torch.no_grad()
     def to_lstm(self) -> nn.LSTM:
         """The ``nn.LSTM`` that computes the same, with copies of the weights; see :meth:`from_lstm`.
 
@@ -252,33 +227,7 @@ class PRU(nn.Module):
             >>> torch.allclose(pru.to_lstm()(x)[0], pru(x)[0], atol=1e-6)
             True
         """
-        if not all(spec.is_linear for spec in self.specs):
-            raise PRUError(
-                f"pooling={self.pooling!r} is not linear, so no nn.LSTM computes the same; only a PRU with "
-                f"pooling 'average' or 'skip' can be converted"
-            )
-        like = self.weights(0).context[0]
-        lstm = nn.LSTM(
-            self.input_size,
-            self.hidden_size,
-            self.num_layers,
-            self.bias,
-            self.batch_first,
-            self.dropout if self.num_layers > 1 else 0.0,
-            self.bidirectional,
-            device="meta",  # no weights to draw
-            dtype=like.dtype,
-        ).to_empty(device=like.device)
-        wide = torch.promote_types(like.dtype, torch.float32)
-        for index, (spec, names) in enumerate(zip(self.specs, self._names, strict=True)):
-            weights = self.weights(index)
-            input = tuple(matrix.to(wide) for matrix in weights.input)
-            context = tuple(matrix.to(wide) for matrix in weights.context)
-            dense = lstm_matrices(LayerWeights(input, context), spec)
-            biases = [getattr(self, name) for name in names.biases]
-            for parameter, value in zip(lstm.all_weights[index], (*dense, *biases), strict=True):
-                parameter.copy_(value)
-        return lstm.train(self.training)
+        return to_lstm(self)
 
     def _load_from_state_dict(self, state_dict, prefix, *others) -> None:
         migrate_layer(state_dict, prefix, self.directions)

@@ -43,6 +43,7 @@ PARTS = (
     "migrate",
     "cell",
     "transforms",
+    "lstm",
     "layer",
     "convert",
     "interop",
