@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attack import MEGABYTES, little_memory, pru, replace_files
+from attack import MEGABYTES, little_memory, pru, replace_files, unchanged
 
 from torch_pru import PRUError
 from torch_pru.lm.card import model_card
@@ -178,21 +178,23 @@ def test_the_sweep_of_the_paper_is_not_too_large() -> None:
     assert len(read_grid("ptb-sweep").cells()) == 12
 
 
-@pytest.mark.parametrize("kind", ["run", "file"])
-def test_a_sweep_follows_no_link_to_a_run_elsewhere(kind: str, corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["run", "new run", "file"])
+def test_a_sweep_follows_no_link_to_a_run_elsewhere(
+    kind: str, corpus: Path, interrupted: Path, tmp_path: Path
+) -> None:
     sizes = "hidden = [8]\nembedding = 8\nlevels = 1\nepochs = 1\nbatch = 4\nwindow = 10"
     grid = f'[grid]\ngroups = [1, 2]\n[settings]\ncorpus = "{corpus}"\n{sizes}\n'
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "grid.toml").write_text(grid)
-    (tmp_path / "elsewhere").mkdir()
-    if kind == "run":
-        (tmp_path / "sweep" / "g1-seed1").symlink_to(tmp_path / "elsewhere")
-    else:
-        (tmp_path / "sweep" / "sweep.md").symlink_to(tmp_path / "elsewhere" / "notes.md")
-    status, shown = pru("sweep", "--resume", tmp_path / "sweep")
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-    assert status == (2 if kind == "run" else 0), shown
-    assert kind == "file" or "is a symbolic link" in shown
+    elsewhere = interrupted.parent
+    (elsewhere / "empty").mkdir()
+    links = {"run": ("g1-seed1", interrupted), "new run": ("g1-seed1", elsewhere / "empty")}
+    name, target = links.get(kind, ("sweep.md", elsewhere / "notes.md"))
+    (tmp_path / "sweep" / name).symlink_to(target)
+    with unchanged(elsewhere):
+        status, shown = pru("sweep", "--resume", tmp_path / "sweep")
+    assert status == (0 if kind == "file" else 2), shown
+    assert kind == "file" or "links in the folder of a sweep are not followed" in " ".join(shown.split())
 
 
 # ------------------------------------------------------------------------------------ scores and records
