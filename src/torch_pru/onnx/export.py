@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -59,7 +60,10 @@ def export(
     table = {**translation_table, **(custom_translation_table or {})}
     options = {"verbose": False, **options, "dynamic_shapes": dynamic_shapes}
     try:
-        program = torch.onnx.export(exported, args, f, custom_translation_table=table, **options)
+        with warnings.catch_warnings():
+            # Several inputs share the axis of the batch, which has one name all the same.
+            warnings.filterwarnings("ignore", message="# The axis name")
+            program = torch.onnx.export(exported, args, f, custom_translation_table=table, **options)
     except torch.onnx.OnnxExporterError as error:
         if (reason := reason_of(error)) is None:
             raise
