@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,12 @@ def arrays_of(pru: PRU) -> dict[str, np.ndarray]:
     return {name: value.detach().numpy().copy() for name, value in pru.state_dict().items()}
 
 
-def loss_weights(tensors: Iterable[Tensor], seed: int = 0) -> list[Tensor]:
+def loss_weights(tensors: Sequence[Tensor], seed: int = 0) -> list[Tensor]:
+    """The same numbers in every dtype but float64, also where PyTorch draws others in 16 bits."""
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in tensors]
+    wide = (torch.promote_types(x.dtype, torch.float32) for x in tensors)
+    pairs = zip(tensors, wide, strict=True)
+    return [torch.randn(x.shape, generator=generator, dtype=dtype).to(x.dtype) for x, dtype in pairs]
 
 
 def gradients(results: Iterable[Tensor], **wanted: Tensor) -> dict[str, Tensor]:

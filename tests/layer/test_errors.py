@@ -153,9 +153,10 @@ def test_an_option_that_one_layer_uses_is_fine():
 )
 def test_type_errors_of_nn_lstm(call):
     with pytest.raises(TypeError):
-        call(nn.LSTM)
-    with pytest.raises(TypeError):
         call(PRU)
+    if torch.__version__ >= "2.11":  # before that, nn.LSTM took integers for flags
+        with pytest.raises(TypeError):
+            call(nn.LSTM)
 
 
 @pytest.mark.parametrize("number", [10**5000, -(10**5000)], ids=["positive", "negative"])

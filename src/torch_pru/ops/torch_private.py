@@ -56,6 +56,11 @@ def current_stream(index: int) -> int:
     return torch._C._cuda_getCurrentRawStream(index)
 
 
+def is_exporting() -> bool:
+    """Whether ``torch.export`` traces. In PyTorch 2.10, the public function is also true when compiling."""
+    return torch.compiler._is_exporting_flag
+
+
 class Mode(Enum):
     """What is going on in this thread besides plain computation."""
 

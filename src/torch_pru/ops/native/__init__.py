@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torch_pru.ops import torch_private as private
 from torch_pru.ops.native import calls, decoder, operators
 from torch_pru.ops.native.calls import Arguments
 from torch_pru.ops.native.decoder import cross_entropy
@@ -26,7 +27,7 @@ def unsupported_reason(piece: str, *arguments: Any, **options) -> str | None:
     """Why a call needs another backend; None if this one can run it."""
     if (reason := missing_reason()) is not None:
         return reason
-    if torch.compiler.is_exporting():
+    if private.is_exporting():
         return "an exported program must run without compiled kernels"
     if piece == "cross_entropy":
         return decoder.unsupported_reason(*arguments)
