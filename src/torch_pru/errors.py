@@ -46,7 +46,7 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` with the known name that is closest to ``name``; empty if none is close."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
     return f"; did you mean {matches[0]!r}?" if matches else ""
@@ -57,7 +57,7 @@ def check_choice(argument: str, value: object, choices: Iterable[str]) -> None:
     choices = list(choices)
     if not isinstance(value, str) or value not in choices:
         accepted = ", ".join(repr(choice) for choice in choices)
-        hint = nearest(value, choices) if isinstance(value, str) else ""
+        hint = did_you_mean(value, choices) if isinstance(value, str) else ""
         raise PRUError(f"{given(argument, value)} is not known; use one of {accepted}{hint}")
 
 

@@ -9,7 +9,7 @@ import typer
 
 from torch_pru.cli.console import output, say
 from torch_pru.cli.progress import bar
-from torch_pru.errors import PRUError, nearest
+from torch_pru.errors import PRUError, did_you_mean
 from torch_pru.lm.corpora import BUILT_IN, CORPORA
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def data(
         published(name, source or [])
         return
     if not source:
-        hint = nearest(name, CORPORA)
+        hint = did_you_mean(name, CORPORA)
         raise PRUError(
             f"{name!r} is not a published corpus ({', '.join(CORPORA)}){hint}; to prepare your own text, add "
             f"--from FILE"

@@ -33,12 +33,12 @@ def recipes(
 
     Recipes whose name ends in -published have the paper's settings; without it, they have our own.
     """
-    from torch_pru.errors import PRUError, nearest
+    from torch_pru.errors import PRUError, did_you_mean
     from torch_pru.lm.recipe import list_recipes, load_recipe
 
     names = [name for name in list_recipes() if name.startswith(prefix)]
     if not names:
-        raise PRUError(f"no recipe starts with {prefix!r}{nearest(prefix, list_recipes())}")
+        raise PRUError(f"no recipe starts with {prefix!r}{did_you_mean(prefix, list_recipes())}")
     console = output()
     table = Table(box=None, pad_edge=False)
     table.add_column("recipe", no_wrap=True, min_width=max(map(len, names)))

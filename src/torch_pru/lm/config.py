@@ -20,7 +20,7 @@ from torch_pru.errors import (
     check_not_negative,
     check_positive,
     check_probability,
-    nearest,
+    did_you_mean,
 )
 from torch_pru.lm.corpora import BUILT_IN, CORPORA
 from torch_pru.lm.setting import check_encodable, check_types, setting
@@ -353,7 +353,7 @@ def build_config(name: str, values: Mapping[str, Any], finetuning: Mapping[str, 
     known = section_of()
     for key, value in values.items():
         if key not in known:
-            raise PRUError(f"{key!r} is not a setting{nearest(key, known)}")
+            raise PRUError(f"{key!r} is not a setting{did_you_mean(key, known)}")
         sections[known[key]][key] = tuple(value) if isinstance(value, list) else value
     parts = {section: kind(**sections[section]) for section, kind in SECTIONS.items()}
     return Config(name=name, **parts, finetuning=dict(finetuning or {}))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch_pru.errors import PRUError, nearest
+from torch_pru.errors import PRUError, did_you_mean
 from torch_pru.lm.config import (
     PRU_SETTINGS,
     SECTIONS,
@@ -20,7 +20,7 @@ from torch_pru.lm.config import (
     section_of,
     settings_of,
 )
-from torch_pru.lm.data.storage import read_limited
+from torch_pru.lm.files import read_limited
 
 FOLDER = Path(__file__).parent / "recipes"
 
@@ -111,7 +111,7 @@ def parse_overrides(overrides: Mapping[str, str] | None) -> dict[str, Any]:
     values = {}
     for key, text in (overrides or {}).items():
         if key not in section_of():
-            hint = nearest(key.rpartition(".")[2], section_of())  # no setting needs its section
+            hint = did_you_mean(key.rpartition(".")[2], section_of())  # no setting needs its section
             raise PRUError(f"--set {key}={text}: {key!r} is not a setting{hint}")
         value = parse_value(text)
         values[key] = text if is_text(key) and not isinstance(value, str) else value  # corpus=2024
@@ -137,7 +137,7 @@ def find_recipe(name: str, *, beside: Path) -> Path:
         return path
     path = FOLDER / f"{name}.toml"
     if not path.is_file():
-        hint = nearest(name, list_recipes())
+        hint = did_you_mean(name, list_recipes())
         if (beside / name).exists():
             hint = "; a recipe file ends in .toml; for text of your own use --text"
         raise PRUError(f"there is no recipe {name!r}{hint}")
@@ -198,14 +198,14 @@ def parse_toml(content: bytes, path: Path) -> dict[str, Any]:
 def check_section(path: Path, section: str, settings: Any) -> None:
     """Refuse a section or key that is not known, with the file and the nearest name."""
     if section not in (*SECTIONS, FINETUNING) or not isinstance(settings, dict):
-        hint = nearest(section, [*SECTIONS, FINETUNING, "base", "name"])
+        hint = did_you_mean(section, [*SECTIONS, FINETUNING, "base", "name"])
         if section in section_of():
             hint = f"; it belongs under [{section_of()[section]}]"
         raise PRUError(f"{path}: {section!r} is not a section{hint}")
     homes = SECTIONS if section == FINETUNING else (section,)
     for key in settings:
         if section_of().get(key) not in homes:
-            hint = nearest(key, section_of())
+            hint = did_you_mean(key, section_of())
             if key in section_of():
                 hint = f"; it belongs under [{section_of()[key]}]"
             raise PRUError(f"{path}: [{section}] {key!r} is not a setting{hint}")

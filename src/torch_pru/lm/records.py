@@ -17,8 +17,7 @@ from typing import Any
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config, build_config, flat_settings
-from torch_pru.lm.data.storage import read_limited
-from torch_pru.lm.files import TEXT_LIMIT, Folder
+from torch_pru.lm.files import TEXT_LIMIT, Folder, read_limited
 from torch_pru.lm.metrics import stop_reason
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.seal import parse_object, unseal

@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from torch_pru.errors import PRUError, nearest
+from torch_pru.errors import PRUError, did_you_mean
 from torch_pru.lm.config import PRU_SETTINGS, Config, flat_settings, section_of
 from torch_pru.lm.data.corpus import located
 from torch_pru.lm.evaluation.scores import load_scores
@@ -179,7 +179,9 @@ def read_grid(name_or_path: str) -> Grid:
         content = read_toml(path) if path.suffix == ".toml" and path.is_file() else {}
         if not TABLES & set(content) - {"settings"}:
             if path.suffix != ".toml" and name_or_path not in list_recipes():
-                hint = nearest(name_or_path, [*list_recipes(), *(one.stem for one in FOLDER.glob("*.toml"))])
+                hint = did_you_mean(
+                    name_or_path, [*list_recipes(), *(one.stem for one in FOLDER.glob("*.toml"))]
+                )
                 raise PRUError(f"there is no recipe or grid {name_or_path!r}{hint}")
             return Grid(name_or_path, {})
     return grid_from(read_toml(path), path)
@@ -193,7 +195,7 @@ def grid_from(content: dict[str, Any], path: Path) -> Grid:
     """The grid of a file's content; a mistake names the file."""
     known = {"recipe", "seeds", "samples", "sampler"} | TABLES
     if extra := sorted(set(content) - known):
-        raise PRUError(f"{path}: {extra[0]!r} is not known in a grid{nearest(extra[0], known)}")
+        raise PRUError(f"{path}: {extra[0]!r} is not known in a grid{did_you_mean(extra[0], known)}")
     tables = {name: content.get(name, {}) for name in TABLES}
     for name, table in tables.items():
         if not isinstance(table, dict):
@@ -262,7 +264,7 @@ def positive_numbers(
     for key, value in table.items():
         if key not in kinds:
             raise PRUError(
-                f"{path}: [{name}] {key!r} is not known{nearest(key, kinds)}; use {' or '.join(kinds)}"
+                f"{path}: [{name}] {key!r} is not known{did_you_mean(key, kinds)}; use {' or '.join(kinds)}"
             )
         if type(value) not in (int, kinds[key]) or not 0 < value < float("inf"):
             raise PRUError(f"{path}: [{name}] {key}={value!r} must be a positive number")
@@ -308,7 +310,7 @@ def grid_text(grid: Grid) -> str:
 def check_setting(key: str, where: object) -> None:
     """Refuse a name that is not a setting."""
     if key not in section_of():
-        raise PRUError(f"{where}: {key!r} is not a setting{nearest(key, section_of())}")
+        raise PRUError(f"{where}: {key!r} is not a setting{did_you_mean(key, section_of())}")
 
 
 def as_typed(value: Any) -> str:

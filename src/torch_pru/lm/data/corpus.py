@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_pru.errors import PRUError, check_choice, nearest
+from torch_pru.errors import PRUError, check_choice, did_you_mean
 from torch_pru.lm.config import DataConfig, is_subwords
+from torch_pru.lm.corpora import BUILT_IN, CORPORA
 from torch_pru.lm.data.king_james import king_james_verses
 from torch_pru.lm.data.prepare import prepared_ids, prepared_text, smallest_integer
-from torch_pru.lm.data.sources import CORPORA, SPLITS, check_digest
+from torch_pru.lm.data.sources import SPLITS, check_digest
 from torch_pru.lm.data.storage import data_folder, sha256_of
 from torch_pru.lm.data.subwords import FILE as SUBWORD_FILE
 from torch_pru.lm.data.subwords import Subwords
@@ -100,7 +101,7 @@ def load_corpus(
     name = name_or_folder if isinstance(name_or_folder, str) else None
     if isinstance(tokenizer, Subwords) or is_subwords(tokenizer):
         return _load_in_subwords(name_or_folder, tokenizer, data_root)
-    if name == "king-james":
+    if name == BUILT_IN:
         return _king_james()
     if (prepared := _prepared(name_or_folder, data_root)) is not None:
         return _load_prepared(prepared, tokenizer)
@@ -138,7 +139,7 @@ def _text_files(name_or_folder: str | Path, data_root: str | Path | None) -> dic
         raise PRUError(
             f"there is no corpus '{name_or_folder}'; use {', '.join(map(repr, known))}, the name of a corpus "
             f"that you prepared with `pru data NAME --from FILE`, or a folder with train.txt, valid.txt and "
-            f"test.txt{nearest(str(name_or_folder), known)}"
+            f"test.txt{did_you_mean(str(name_or_folder), known)}"
         )
     return _files_of(folder)
 

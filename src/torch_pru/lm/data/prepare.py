@@ -20,15 +20,17 @@ import numpy as np
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import check_tokenizer, is_subwords
+from torch_pru.lm.corpora import BUILT_IN, CORPORA
 from torch_pru.lm.data.source_files import FEWEST_TOKENS, parts_of, sample_of
-from torch_pru.lm.data.sources import CORPORA, SPLITS
+from torch_pru.lm.data.sources import SPLITS
 from torch_pru.lm.data.splitting import ByteSplitter, Splitter, part_files
-from torch_pru.lm.data.storage import CHUNK, data_folder, make_folder, read_limited, sha256_of, writing
+from torch_pru.lm.data.storage import CHUNK, data_folder, make_folder, sha256_of, writing
 from torch_pru.lm.data.subwords import FILE as SUBWORD_FILE
 from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.data.text import EOS, UNKNOWN, read_blocks
 from torch_pru.lm.data.tokenizer import Tokenizer, choose_tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
+from torch_pru.lm.files import read_limited
 from torch_pru.lm.seal import parse_json
 
 FORMAT = 1  # of the folder; part of the name of a text's corpus, so that a new format is prepared anew
@@ -260,7 +262,7 @@ def smallest_integer(types: int) -> type[np.integer]:
 
 def check_name(name: str) -> None:
     """Refuse a name that is taken or is no name."""
-    if name in (*CORPORA, "king-james"):
+    if name in (*CORPORA, BUILT_IN):
         raise PRUError(f"{name!r} is the name of a published corpus; choose another name")
     if not re.fullmatch(r"\w[\w.+-]*", name):
         raise PRUError(f"{name!r} cannot name a corpus; use letters, digits, '-', '_' and '.'")

@@ -22,11 +22,11 @@ from torch_pru.lm.data.storage import (
     data_folder,
     make_folder,
     put_in_place,
-    read_limited,
     sha256_of,
     write_aside,
     writing,
 )
+from torch_pru.lm.files import read_limited
 
 UNPACKED_LIMIT = 1 << 31
 """Bytes of an unpacked archive that are looked through for a text."""

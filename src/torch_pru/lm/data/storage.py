@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import secrets
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -42,28 +41,6 @@ def sha256_of(path: Path) -> str:
     except OSError as error:
         raise PRUError(f"cannot read {path}: {error.strerror}") from error
     return digest.hexdigest()
-
-
-def read_limited(path: str | Path, limit: int) -> bytes:
-    """The content of a regular file of at most ``limit`` bytes; a FIFO is not waited for.
-
-    Example:
-        >>> read_limited(os.devnull, 100)
-        Traceback (most recent call last):
-        ...
-        torch_pru.errors.PRUError: /dev/null is not a regular file
-    """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise PRUError(f"{path} is not a regular file")
-            if status.st_size > limit:
-                raise PRUError(f"{path} has {status.st_size:,} bytes; the limit for it is {limit:,}")
-            return file.read()
-    except OSError as error:
-        raise PRUError(f"cannot read {path}: {error.strerror}") from error
 
 
 def make_folder(path: Path) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import SUBWORDS
-from torch_pru.lm.data.storage import read_limited
 from torch_pru.lm.data.text import EOS, read_blocks
 from torch_pru.lm.data.tokenizer import Tokenizer
+from torch_pru.lm.files import read_limited
 from torch_pru.lm.seal import parse_object
 
 FILE = "tokenizer.json"

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.data.storage import read_limited, write_aside
+from torch_pru.lm.data.storage import write_aside
 from torch_pru.lm.data.text import UNKNOWN
-from torch_pru.lm.files import VOCABULARY_LIMIT
+from torch_pru.lm.files import VOCABULARY_LIMIT, read_limited
 
 
 class Vocabulary:
