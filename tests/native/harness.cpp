@@ -16,7 +16,7 @@
 
 extern "C" void pru_forward(const Call*);
 extern "C" void pru_backward(const Call*);
-extern "C" void pru_decoder_forward(const DecoderCall*);
+extern "C" int64_t pru_decoder_forward(const DecoderCall*);
 extern "C" void pru_decoder_backward(const DecoderCall*);
 extern "C" int pru_choose_kernels(const char*);
 extern "C" void pru_set_runtime(void*, void*, void*);

@@ -7,7 +7,8 @@ read as they are; see ``source/decoder.h``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,12 +61,14 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The losses (n,); for the backward pass factors (parts, n) and exponentials, empty unless ``save``."""
     hidden, weight, bias, targets = (tensor.contiguous() for tensor in (hidden, weight, bias, targets))
-    _check(targets, len(weight))
     references, totals, chosen = (hidden.new_empty(size) for size in _sizes(hidden, parts))
     exponentials = _exponentials_like(hidden, weight, save)
     results = (references, totals, chosen, exponentials if save else None)
     given = (hidden, weight, bias, targets)
-    _run(library().decoder_forward, parts, (*given, *results, None, None, None, None, None), hidden, weight)
+    tensors = (*given, *results, None, None, None, None, None)
+    row = _run(library().decoder_forward, parts, tensors, hidden, weight)
+    if row >= 0:
+        raise IndexError(f"target {targets[row].item()} is out of bounds: there are {len(weight)} words")
     highest = references.amax(dim=0)
     shares = (references - highest).exp_()
     total = (totals * shares).sum(dim=0)
@@ -87,14 +90,6 @@ def _sizes(hidden: Tensor, parts: int) -> tuple[tuple[int, ...], ...]:
 def _exponentials_like(hidden: Tensor, weight: Tensor, save: bool) -> Tensor:
     padded = -(-weight.shape[0] // PANEL) * PANEL
     return hidden.new_empty(hidden.shape[0] * padded if save else 0)
-
-
-def _check(targets: Tensor, words: int) -> None:
-    if len(targets):
-        least, most = (value.item() for value in targets.aminmax())
-        if least < 0 or most >= words:
-            wrong = least if least < 0 else most
-            raise IndexError(f"target {wrong} is out of bounds: there are {words} words")
 
 
 def _backward(
@@ -126,10 +121,16 @@ def _backward_fake(grads, hidden, weight, targets, factors, exponentials, wanted
 _pack = struct.Struct("18q").pack
 
 
-def _run(function, parts: int, tensors: Sequence[Tensor | None], hidden: Tensor, weight: Tensor) -> None:
-    """Pack all arguments into a ``DecoderCall`` of ``source/call.h`` and run it."""
+def _run(
+    function: Callable[[bytes], Any],
+    parts: int,
+    tensors: Sequence[Tensor | None],
+    hidden: Tensor,
+    weight: Tensor,
+) -> Any:
+    """Pack all arguments into a ``DecoderCall`` of ``source/call.h``, run it, and return what it returns."""
     addresses = (0 if tensor is None else tensor.data_ptr() for tensor in tensors)
-    function(_pack(torch.get_num_threads(), parts, *hidden.shape, len(weight), *addresses))
+    return function(_pack(torch.get_num_threads(), parts, *hidden.shape, len(weight), *addresses))
 
 
 class _CrossEntropy(Function):

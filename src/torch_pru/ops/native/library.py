@@ -26,14 +26,15 @@ class Library(NamedTuple):
 
     Attributes:
         forward, backward: take a packed ``Call`` (see ``source/call.h``); they release the GIL.
-        decoder_forward, decoder_backward: the same for a packed ``DecoderCall``.
+        decoder_forward, decoder_backward: the same for a packed ``DecoderCall``. The first returns the row of
+            a target that is no word, or -1.
         choose_kernels: selects the kernels for an instruction set by name; returns whether that is possible.
         kernels: returns the name of the ones in use.
     """
 
     forward: Callable[[bytes], None]
     backward: Callable[[bytes], None]
-    decoder_forward: Callable[[bytes], None]
+    decoder_forward: Callable[[bytes], int]
     decoder_backward: Callable[[bytes], None]
     choose_kernels: Callable[[bytes], int]
     kernels: Callable[[], bytes]
@@ -104,6 +105,7 @@ def _open(path: Path) -> Library:
     decoder = loaded.pru_decoder_forward, loaded.pru_decoder_backward
     for function in (*layer, *decoder):
         function.argtypes, function.restype = [ctypes.c_char_p], None
+    loaded.pru_decoder_forward.restype = ctypes.c_int64
     loaded.pru_choose_kernels.argtypes = [ctypes.c_char_p]
     loaded.pru_kernels.restype = ctypes.c_char_p
     with contextlib.suppress(OSError, AttributeError):  # without its threads, calls run on one

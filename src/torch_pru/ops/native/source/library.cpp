@@ -88,9 +88,13 @@ EXPORTED void pru_backward(const Call* call) {
     prefer_huge_pages(call->grad_x, call->steps * call->batch * (call->levels ? call->features : 4 * call->hidden));
     chosen->backward(*call);
 }
-EXPORTED void pru_decoder_forward(const DecoderCall* call) {
+// Returns the first row whose target is no word, and computes nothing then; else -1.
+EXPORTED int64_t pru_decoder_forward(const DecoderCall* call) {
+    for (int64_t row = 0; row < call->rows; ++row)
+        if (call->targets[row] < 0 || call->targets[row] >= call->words) return row;
     prefer_huge_pages(call->exponentials, call->rows * ((call->words + 63) / 64 * 64));
     chosen->decoder_forward(*call);
+    return -1;
 }
 EXPORTED void pru_decoder_backward(const DecoderCall* call) { chosen->decoder_backward(*call); }
 EXPORTED const char* pru_kernels() { return chosen->name; }
