@@ -181,7 +181,7 @@ def test_a_hundred_trials_leave_nothing_behind(tmp_path: Path) -> None:
         "metrics.jsonl",
         "checkpoints",
     }
-    allowed |= {"scores.json", "lock", "tokens"}
+    allowed |= {"scores.json", "lock", "tokens", "logprobs-valid-static.npz", "logprobs-test-static.npz"}
     for run in folder.glob("*-seed*"):
         names = {path.name for path in run.iterdir() if not path.name.startswith("events.")}
         assert names <= allowed, names
