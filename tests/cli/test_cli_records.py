@@ -82,7 +82,7 @@ def test_log_probabilities_belong_to_the_score(run: Path, tmp_path: Path) -> Non
     assert again is not None
     assert torch.equal(again, found)
     (copy / "logprobs-valid-static.npz").write_bytes((copy / "logprobs-valid-dynamic.npz").read_bytes())
-    with pytest.raises(PRUError, match=r"logprobs-valid-static\.npz is not the file that belongs to scores"):
+    with pytest.raises(PRUError, match=r"logprobs-valid-static\.npz has another checksum than in scores"):
         load_log_probabilities(copy, "valid")
     (copy / "logprobs-valid-static.npz").unlink()
     assert load_log_probabilities(copy, "valid") is None
@@ -90,7 +90,7 @@ def test_log_probabilities_belong_to_the_score(run: Path, tmp_path: Path) -> Non
 
 def test_what_is_kept_never_lands_on_its_source(run: Path, tmp_path: Path) -> None:
     metrics = (run / "metrics.jsonl").read_bytes()
-    assert "copied onto itself" in refusal("report", run, "--keep", run.parent)
+    assert "choose another folder" in refusal("report", run, "--keep", run.parent)
     assert (run / "metrics.jsonl").read_bytes() == metrics
     twin = shutil.copytree(run, tmp_path / "other" / run.name)
     errors = refusal("report", run, twin, "--keep", tmp_path / "kept")
@@ -161,7 +161,7 @@ def test_data_that_is_not_there_is_told_of_once(tmp_path: Path, monkeypatch: pyt
 def test_finetuning_twice_says_what_can_be_done(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "copy")
     second = shutil.copytree(run, tmp_path / "copy-finetuned")
-    assert f"go on with it (pru resume {second}) or move it away" in refusal("finetune", copy)
+    assert f"continue it (pru resume {second}) or move it away" in refusal("finetune", copy)
 
 
 @pytest.mark.parametrize("command", ["evaluate", "generate"])

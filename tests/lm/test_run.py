@@ -61,7 +61,7 @@ def test_commands_are_as_a_shell_takes_them(folder: RunFolder) -> None:
     assert str(not_finished.value).endswith(command)
     with pytest.raises(PRUError) as there_already:
         refuse_existing_run(folder.path)
-    assert str(there_already.value).endswith(f"go on with it ({command}) or move it away")
+    assert str(there_already.value).endswith(f"continue it ({command}) or move it away")
 
 
 def test_a_folder_of_runs_is_no_run(folder: RunFolder) -> None:

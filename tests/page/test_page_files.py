@@ -88,7 +88,7 @@ def test_what_is_refused(tiny_run: RunFolder, tmp_path: Path, monkeypatch: pytes
 def test_a_vocabulary_without_eos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = make_run(tmp_path / "run")
     monkeypatch.setattr(site, "EOS", "<end>")
-    with pytest.raises(site.PRUError, match="has no '<end>', which every text begins after"):
+    with pytest.raises(site.PRUError, match="needs '<end>' in the vocabulary"):
         site.model_files(run)
 
 
@@ -98,7 +98,7 @@ def test_a_run_of_subwords(tmp_path: Path):
     run = make_run(tmp_path / "run", tokenizer="bpe:300")
     status, shown = pru(run.path, "--out", tmp_path / "x")
     assert status == 2
-    assert "has bpe:300 tokens, which the page cannot make yet" in shown
+    assert "splits text by 'bpe:300'; pru page takes runs on words or characters" in shown
     assert not any("pru page" in command for command, _ in next_steps(run))
 
 

@@ -47,7 +47,7 @@ def repeat_option(option: str, args: Sequence[str]) -> list[str]:
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders: the seeds of one model.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders of a model, one per seed.")],
     against: Annotated[
         list[Path], typer.Option(metavar="RUN...", help="Run folders of the model to compare with.")
     ],
@@ -63,8 +63,8 @@ def compare(
 ) -> None:
     """Compare two groups of runs.
 
-    Shows the difference of the mean perplexities with a 95% interval over seeds (Welch), whether the interval
-    lies within the margin, and an interval over seeds and blocks of tokens (bootstrap).
+    Prints the difference between the mean perplexities, with two intervals: one over seeds (Welch, 95%), and
+    one over seeds and blocks of tokens (bootstrap). Also says whether the first lies within --margin.
 
     Reads the scores that `pru evaluate` has recorded; nothing is trained or scored.
     """

@@ -53,7 +53,7 @@ def evaluate(
         ),
     ] = None,
     batch: Annotated[
-        int, typer.Option(min=1, help="Columns that are read in parallel; only scores at 1 are recorded.")
+        int, typer.Option(min=1, help="Batch size. Scores are recorded only with a batch size of 1.")
     ] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     precision: Annotated[

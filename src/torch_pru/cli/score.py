@@ -35,7 +35,8 @@ def score(
         bool,
         typer.Option(
             "--bos/--no-bos",
-            help="Start after an <eos>. With --no-bos the first word has no score, as in pru evaluate.",
+            help="Read an <eos> before the text, so that the first word has a score. With --no-bos it "
+            "has none, as in pru evaluate.",
         ),
     ] = True,
     adapt: Annotated[

@@ -73,13 +73,14 @@ def sweep(
 ) -> None:
     """Train a grid of settings.
 
-    Each combination is one run per seed. The end is one table and one figure of all runs: parameters,
-    perplexities (mean and standard deviation over seeds), speed and time.
+    Each combination is trained once per seed. At the end, one table and one figure show all combinations:
+    parameters, perplexities (mean and standard deviation over seeds), speed and time.
 
     The same command again, or pru sweep --resume DIR, continues where it stopped, and does not train finished
     runs again.
 
-    With --ray, the runs are trained on a Ray cluster, at the same time. All its machines must share DIR.
+    With --ray, the runs are trained in parallel on a Ray cluster. All its machines must share the folder of
+    the sweep.
 
     Example: pru sweep quickstart --unit pru,lstm --groups 1,4 --seeds 3
     """

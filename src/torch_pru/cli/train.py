@@ -68,7 +68,8 @@ def train(
     ] = None,
     epochs: Epochs = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Columns of text that are read in parallel.")
+        int | None,
+        typer.Option(min=1, help="Batch size: columns of the text that are read in parallel."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the random number generators.")] = None,
     seeds: Annotated[
@@ -89,12 +90,12 @@ def train(
     With --text FILE, the text is split into a training, a validation and a test part, and the size of the
     model and the number of epochs are chosen to suit the text, the machine and --minutes.
 
-    With a RECIPE, the paper's models are trained. On a GPU several train at the same time, at most 16; on a
-    CPU one after the other.
+    With a RECIPE, the model that it describes is trained; the built-in recipes are those of the paper (Mehta
+    et al., 2018). On a GPU, up to 16 recipes are trained at the same time; on a CPU, one after the other.
 
-    Ctrl-C saves the run; pru resume continues it. With --into RUN, so does the same command. That is how
-    torchrun restarts a run on several processes: torchrun --nproc-per-node 2 --max-restarts 3 -m torch_pru
-    train RECIPE --into RUN.
+    Ctrl-C saves the run and stops; pru resume continues it. If a run was started with --into RUN, repeating
+    the command continues it, too. torchrun does so after a failure: torchrun --nproc-per-node 2
+    --max-restarts 3 -m torch_pru train RECIPE --into RUN.
     """
     given = {"unit": unit, "levels": levels, "groups": groups, "epochs": epochs, "batch": batch}
     given |= {"seed": seed, "device": device, "corpus": corpus}

@@ -109,7 +109,9 @@ class ModelConfig:
     level_split: str = setting(
         "halving", "output sizes of the levels: halving (the paper's tables) or equal (its text)"
     )
-    pool_window: int | tuple[int, ...] = setting(3, "sub-sampling window, or a list with one per level")
+    pool_window: int | tuple[int, ...] = setting(
+        3, "sub-sampling window, or a list with one per level below the first"
+    )
     residual: str | bool = setting(
         "auto", "add the input to all gates: auto (if the sizes match), true or false"
     )
@@ -222,7 +224,7 @@ class TrainingConfig:
         30.0
     """
 
-    batch: int = setting(20, "B, columns of text that are read in parallel, over all processes")
+    batch: int = setting(20, "batch size: columns of text that are read in parallel, over all processes")
     window: int = setting(70, "usual number of steps per window; the length of each window is random")
     rotate_columns: bool = setting(
         False, "every epoch, start each column of text at another random position and wrap around"
@@ -234,7 +236,8 @@ class TrainingConfig:
     )
     early_stop_from: int = setting(
         0,
-        "early stopping: from this epoch on, stop after trigger_window epochs without improvement; 0: never",
+        "early stopping: from this epoch on, stop after more than trigger_window epochs without improvement; "
+        "0: never",
     )
     learning_rate: float = setting(
         30.0, "learning rate of a window of the usual length; it is proportional to the length"
@@ -242,8 +245,9 @@ class TrainingConfig:
     clip: float = setting(0.25, "gradients are clipped to this norm")
     trigger_window: int = setting(
         5,
-        "start averaging when the validation loss is above the best of all epochs but this many most recent "
-        "ones; in finetuning, end the round; also the patience of early_stop_from",
+        "recent epochs that the trigger ignores: averaging starts when the validation loss is above the "
+        "lowest loss before these epochs; in finetuning, the round ends then; also the patience of "
+        "early_stop_from",
     )
     valid_batch: int = setting(10, "columns of the validation after each epoch")
     seed: int = setting(1, "seed of the initial weights, the window lengths and the dropout masks")

@@ -54,8 +54,8 @@ def read_metrics(files: Folder) -> Iterator[dict[str, Any]]:
                 check_line(content)
             except ValueError as error:
                 raise PRUError(
-                    f"{files.path / METRICS}, line {number}, is damaged: {error}; resuming the run, or pru "
-                    f"verify --accept, leaves it out"
+                    f"{files.path / METRICS}, line {number}, is damaged: {error}; pru resume or pru verify "
+                    f"--accept drops the line"
                 ) from error
             yield content
 

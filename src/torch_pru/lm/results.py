@@ -203,7 +203,7 @@ def keep(folder: str | Path, into: str | Path) -> Path:
     copy = into / run.path.name
     if copy.resolve() == run.path.resolve():
         raise PRUError(
-            f"the run in {run.path} would be copied onto itself, and lose what the copy leaves out"
+            f"--keep would replace the run in {run.path} with a copy without weights; choose another folder"
         )
     files = Folder(copy)
     files.make()

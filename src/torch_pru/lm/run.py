@@ -204,8 +204,8 @@ class RunFolder:
         weights = {} if checkpoint is None else checkpoint.best if which == "best" else checkpoint.weights
         if not weights:
             raise PRUError(
-                f"the run in {self.path} has no {which} weights: it has not come to a checkpoint with them; "
-                f"if it was interrupted, go on with it: {pru_command('resume', self.path)}"
+                f"the run in {self.path} has no {which} weights yet: no checkpoint with them was saved; "
+                f"if it was interrupted, continue it: {pru_command('resume', self.path)}"
             )
         if checkpoint is not None and checkpoint.state.get("finished") is False and self._log_is_finished():
             warnings.warn(
@@ -327,7 +327,7 @@ def refuse_existing_run(path: Path) -> None:
     """A run is never written over."""
     if path.is_dir() and Folder(path).has("run.json"):
         raise PRUError(
-            f"there is a run in {path} already; go on with it ({pru_command('resume', path)}) or move it away"
+            f"there is already a run in {path}; continue it ({pru_command('resume', path)}) or move it away"
         )
 
 

@@ -66,7 +66,8 @@ def model_files(run: RunFolder, *, int8: bool = False) -> dict[str, bytes]:
         )
     if EOS not in run.vocabulary:
         raise PRUError(
-            f"the vocabulary of the run in {run.path} has no {EOS!r}, which every text begins after"
+            f"pru page needs {EOS!r} in the vocabulary, because every text starts with it; the run in "
+            f"{run.path} has none"
         )
     model = run.model()
     words = run.vocabulary.to_bytes()

@@ -21,6 +21,7 @@ from onnx import TensorProto
 from torch import Tensor, nn
 
 from torch_pru import PRU
+from torch_pru.errors import PRUError
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.softmax import MixtureOfSoftmaxes, Softmax
 from torch_pru.ops.spec import LayerSpec, LayerWeights, TransformSpec, even_sizes
@@ -105,9 +106,11 @@ def add_subsampling(graph: Graph, x: str, pooling: str, window: int, kernel: Seq
         row = graph.add("AveragePool", row, count_include_pad=1, **sizes)
     elif pooling == "max":
         row = graph.add("MaxPool", row, **sizes)
-    else:
+    elif pooling == "convolution":
         weight = graph.constant(array(kernel[0]).reshape(1, 1, window))
         row = graph.add("Tanh", graph.add("Conv", row, weight, **sizes))
+    else:
+        raise PRUError(f"pru page does not know pooling={pooling!r}")
     return graph.add("Squeeze", row, graph.integers(1))
 
 

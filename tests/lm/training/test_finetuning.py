@@ -54,7 +54,7 @@ def test_finetuning_starts_averaged_from_the_best_weights(finished: RunFolder, t
     assert sum(line["decision"] == "restart" for line in lines) == rounds[-1] - 1
     before = min(line["valid_loss"] for line in finished.epochs())
     assert lines[-1]["best_valid_loss"] <= before
-    with pytest.raises(PRUError, match=r"there is a run in .* already"):
+    with pytest.raises(PRUError, match=r"there is already a run in"):
         finetune(finished.path, tmp_path / "tuned")
     with pytest.raises(PRUError, match=r"tuned is finetuned already; .* finetune the run that it came from"):
         finetune(tuned.path)
@@ -65,7 +65,7 @@ def test_one_that_came_first_is_left_as_it_is(finished: RunFolder, tmp_path: Pat
     late = FinetuningRun(finished.path, path)
     finetune(finished.path, path, {"epochs": "1"})
     before = sorted(path.rglob("*"))
-    with pytest.raises(PRUError, match=r"there is a run in .* already"):
+    with pytest.raises(PRUError, match=r"there is already a run in"):
         run_all([late], None)
     assert sorted(path.rglob("*")) == before
 
@@ -107,9 +107,7 @@ def test_weights_whose_validation_is_no_number_are_not_finetuned() -> None:
     """As where a precision overflows that they were not trained in."""
     trainer = Trainer(small_config(unit="lstm"), small_corpus(), World(torch.device("cpu")))
     weights = {name: torch.full_like(value, math.nan) for name, value in trainer.model.named_parameters()}
-    with pytest.raises(
-        PRUError, match="precision='auto' gives the weights to finetune a validation loss of nan"
-    ):
+    with pytest.raises(PRUError, match="the validation loss before finetuning is nan with precision='auto'"):
         trainer.start_finetuning(Checkpoint({}, weights, {}))
 
 

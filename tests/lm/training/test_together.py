@@ -240,9 +240,9 @@ def test_a_signal_says_what_failed_before_it(
 def test_a_mistake_leaves_no_folder(
     configs: list[Config], text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(PRUError, match="different folders"):
+    with pytest.raises(PRUError, match="folder of its own"):
         train(configs[:2], [tmp_path / "a", tmp_path / "b" / ".." / "a"])
-    with pytest.raises(PRUError, match="different folders"):
+    with pytest.raises(PRUError, match="folder of its own"):
         train(configs[:2], [tmp_path / "a"])
     with pytest.raises(PRUError, match="1 to 16"):
         train([configs[0]] * 17, folders_in(tmp_path, 17))

@@ -275,7 +275,7 @@ def load_log_probabilities(folder: str | Path, split: str, method: str = "static
     except MissingFileError:
         return None
     if hashlib.sha256(content).hexdigest() != logged[-1]["log_probabilities"].get("sha256"):
-        raise PRUError(f"{Path(folder) / name} is not the file that belongs to {FILE}; score the text again")
+        raise PRUError(f"{Path(folder) / name} has another checksum than in {FILE}; score the text again")
     try:
         return read_log_probabilities(content, logged[-1].get("tokens"))
     except (ValueError, TypeError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:

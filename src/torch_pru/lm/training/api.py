@@ -72,7 +72,7 @@ def train(
         return run_all([NewRun(config, one_path(run_folder))], progress)[0]
     folders = [run_folder] if isinstance(run_folder, RunPath) else run_folder
     if len(config) != len(folders):
-        raise PRUError(f"{len(config)} runs need as many different folders; got {len(folders)}")
+        raise PRUError(f"each run needs a folder of its own: {len(config)} runs, {len(folders)} folders")
     return run_all([NewRun(*pair) for pair in zip(config, folders, strict=True)], progress)
 
 

@@ -99,7 +99,7 @@ def check_folders(starts: Sequence[RunStart]) -> None:
         raise PRUError(f"{len(starts)} runs cannot be trained at the same time; give 1 to {MAX_RUNS}")
     if len({start.path.resolve() for start in starts}) != len(starts):
         paths = ", ".join(str(start.path) for start in starts)
-        raise PRUError(f"{len(starts)} runs need as many different folders; got {paths}")
+        raise PRUError(f"each run needs a folder of its own; got {paths}")
 
 
 def common_device(starts: Sequence[RunStart]) -> str:

@@ -135,7 +135,7 @@ class Schedule:
                     f"the schedule of the checkpoint has {name}={value!r:.100}; expected {kind.__name__}"
                 )
         if not all(type(loss) is float for loss in state_dict["history"]):
-            raise PRUError("the schedule of the checkpoint has a history of other than losses")
+            raise PRUError("the schedule of the checkpoint is invalid: history must be a list of floats")
         for name, value in state_dict.items():
             setattr(self, name, value)
         self.history = list(self.history)

@@ -298,8 +298,8 @@ class Trainer:
         loss = self._validate()
         if not math.isfinite(loss):
             raise PRUError(
-                f"precision={self.config.training.precision!r} gives the weights to finetune a validation "
-                f"loss of {loss}; use the precision that they were trained in"
+                f"the validation loss before finetuning is {loss} with "
+                f"precision={self.config.training.precision!r}; use the precision of the run's training"
             )
         self.schedule = Schedule.finetuning(self.config.training, loss)
         self.optimizer.start_averaging()
