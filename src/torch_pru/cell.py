@@ -51,7 +51,8 @@ def input_gates(x: Tensor, weights: LayerWeights, spec: LayerSpec) -> Tensor:
 def context_gates(h: Tensor, weights: LayerWeights, spec: LayerSpec) -> Tensor:
     """What the state h (…, M) contributes, (…, 4, M): usually a grouped transform of it, and the biases."""
     gates = transform(h, weights.context, spec.context, weights.context_kernels)
-    return gates if weights.bias is None else gates + weights.bias.view(4, -1).to(gates.dtype)
+    bias = weights.bias
+    return gates if bias is None else gates + bias.view(4, -1).to(gates.dtype)
 
 
 def transform(

@@ -310,7 +310,7 @@ class PRU(nn.Module):
         if hx is not None:
             self._check_states(hx, x.shape[1], True, like)
             hx = hx if order is None else (hx[0].index_select(1, order), hx[1].index_select(1, order))
-        y, (h, c) = self._run(x, hx, lengths, weights)
+        y, (h, c) = self._run(x, hx, lengths.to(x.device), weights)
         if back is not None:
             h, c = h.index_select(1, back), c.index_select(1, back)
         data = pack_padded_sequence(y, lengths).data
@@ -336,7 +336,9 @@ class PRU(nn.Module):
             y, h, c = backends.run("layer", call, requested=self.backend)
             outputs.append(y)
             states.append((h, c))
-        h, c = (torch.stack(state) for state in zip(*states, strict=True))
+        if len(states) == 1:
+            return _side_by_side(outputs), states[0]
+        h, c = (torch.cat(state) for state in zip(*states, strict=True))
         return _side_by_side(outputs), (h, c)
 
     def backend_for(self, input: Tensor) -> tuple[str, str | None]:

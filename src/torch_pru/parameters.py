@@ -17,7 +17,7 @@ Rows are gate-major in the order of ``nn.LSTM``: input, forget, cell, output.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -117,8 +117,9 @@ def register_parameter(
 
 def gather(module: nn.Module, names: ParameterNames) -> LayerWeights:
     """The weights of a layer as they are now; each is looked up once, because it may be computed."""
+    registered: Any = module._parameters  # without the search of ``nn.Module.__getattr__``
     input, context, biases, input_kernels, context_kernels = (
-        tuple(getattr(module, name) for name in group) for group in names
+        tuple(registered[name] if name in registered else getattr(module, name) for name in group)
+        for group in names
     )
-    bias = biases[0] + biases[1] if biases else None
-    return LayerWeights(input, context, bias, input_kernels, context_kernels)
+    return LayerWeights(input, context, biases, input_kernels, context_kernels)

@@ -57,14 +57,11 @@ def passes_variants():
         kind = (("BF16", bf16), ("FROM32", from32))
         found.append(("drop", (*kind, ("TO32", to32), ("D", size), ("VEC", width), threads)))
         found += [(name, (*kind, ("VEC", width), threads)) for name in ("penalties", "penalties_backward")]
-        found.append(
-            (
-                "backward_tail",
-                (("BF16", bf16), ("OUT_32", 0), ("H0_32", from32), ("D", 350 + 50 * to32 * bf16), threads),
-            )
-        )
+        size = 350 + 50 * to32 * bf16
+        tail = (("BF16", bf16), ("OUT_32", 0), ("H0_32", from32), ("BIAS_32", to32), ("D", size), threads)
+        found.append(("backward_tail", tail))
     found += [
-        ("backward_tail", (("BF16", 0), ("OUT_32", 1), ("H0_32", 1), ("D", size), threads))
+        ("backward_tail", (("BF16", 0), ("OUT_32", 1), ("H0_32", 1), ("BIAS_32", 1), ("D", size), threads))
         for size in (350, 400)
     ]
     return [*found, ("gradient_scale", (threads,))]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torch_pru.ops.dense import dense_matrix
 from torch_pru.ops.products import SIXTEEN_BITS, product_dtype, transform
-from torch_pru.ops.spec import LayerCall, LayerSpec, LayerWeights, Outputs, RecurrenceCall
+from torch_pru.ops.spec import LayerCall, LayerSpec, LayerWeights, Outputs, RecurrenceCall, with_layer_axis
 
 ROWS_AT_ONCE = 1400  # steps times batch: what a CPU computes in one part
 
@@ -33,16 +33,16 @@ def run_layer(recurrence: Callable[..., Outputs], backend: str, call: LayerCall,
         outputs.append(y)
     assert h is not None
     assert c is not None
-    if len(outputs) == 1:
-        return outputs[0], h, c
-    return torch.cat(outputs[::-1] if reverse else outputs), h, c
+    out = outputs[0] if len(outputs) == 1 else torch.cat(outputs[::-1] if reverse else outputs)
+    return with_layer_axis((out, h, c))
 
 
 def recurrent_weights(weights: LayerWeights, spec: LayerSpec) -> tuple[Tensor, Tensor | None]:
     """Weight (G, 4, D, D), a view where possible, and bias (4, M) of a recurrence with a linear context."""
     weight = weights.context[0] if spec.is_grouped_lstm else dense_matrix(weights.context, spec.context)
-    bias = None if weights.bias is None else weights.bias.view(4, -1)
-    return weight.view(4, context_groups(spec), -1, weight.shape[1]).transpose(0, 1), bias
+    bias = weights.bias
+    weight = weight.view(4, context_groups(spec), -1, weight.shape[1]).transpose(0, 1)
+    return weight, None if bias is None else bias.view(4, -1)
 
 
 def context_groups(spec: LayerSpec) -> int:

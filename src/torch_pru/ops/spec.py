@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 LINEAR_POOLINGS = ("average", "skip")
@@ -153,16 +155,21 @@ class LayerWeights(NamedTuple):
             Level k's is (4·m_k, n_k/groups), rows gate-major: row = gate·m_k + unit.
         context: the matrices of the context transform. Of a grouped or linear context it is one, (4M, M/g):
             row = gate·M + group·M/g + unit.
-        bias: (4M,), the sum of both biases, or None.
+        biases: those of input and context, (4M,) each, of which the sum counts; or that sum alone; or none.
         input_kernels, context_kernels: the learned kernels (window,) of ``pooling="convolution"``, one for
             each level below the first.
     """
 
     input: tuple[Tensor, ...]
     context: tuple[Tensor, ...]
-    bias: Tensor | None = None
+    biases: tuple[Tensor, ...] = ()
     input_kernels: tuple[Tensor, ...] = ()
     context_kernels: tuple[Tensor, ...] = ()
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The sum of the biases; computed at every access."""
+        return functools.reduce(torch.add, self.biases) if self.biases else None
 
 
 class LayerCall(NamedTuple):
@@ -219,7 +226,14 @@ class SavedRecurrence(NamedTuple):
 
 
 Outputs = tuple[Tensor, Tensor, Tensor]
-"""What both pieces return: out (T, B, M), hn and cn (B, M)."""
+"""out (T, B, M) and the last states hn and cn: (B, M) of the piece ``recurrence``, (1, B, M) of the piece
+``layer``. Those of a layer are no views, so that callers can detach them in place."""
+
+
+def with_layer_axis(outputs: Outputs) -> Outputs:
+    """The outputs of a recurrence as those of a layer."""
+    out, hn, cn = outputs
+    return out, torch.stack((hn,)), torch.stack((cn,))
 
 
 def even_sizes(total: int, parts: int) -> list[int]:

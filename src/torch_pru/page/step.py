@@ -59,7 +59,7 @@ def layer_of(layer: nn.Module) -> tuple[LayerSpec, LayerWeights]:
     spec = LayerSpec(TransformSpec(layer.input_size, (layer.hidden_size,)), hidden)
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     of_input, of_context, *biases = (layer.get_parameter(name) for name in names)
-    return spec, LayerWeights((of_input,), (of_context,), biases[0] + biases[1])
+    return spec, LayerWeights((of_input,), (of_context,), tuple(biases))
 
 
 def add_layer(graph: Graph, x: str, spec: LayerSpec, weights: LayerWeights, number: int) -> str:

@@ -33,7 +33,8 @@ class FrozenLayer(nn.Module):
         self.input: Tensor | None = None
         self.context: Tensor | None = None
         wide = torch.promote_types(dtype, torch.float32)
-        self.bias = None if weights.bias is None else weights.bias.detach().to(wide).view(4, -1)
+        bias = weights.bias
+        self.bias = None if bias is None else bias.detach().to(wide).view(4, -1)
         if spec.input.is_linear:
             matrix = dense_matrix(weights.input, spec.input).detach().to(dtype)
             self.input = matrix.view(1, 4, -1, spec.input_size)
@@ -57,7 +58,7 @@ class FrozenLayer(nn.Module):
         self.weights = LayerWeights(
             converted(weights.input),
             converted(weights.context),
-            None if self.bias is None else self.bias.flatten(),
+            () if self.bias is None else (self.bias.flatten(),),
             converted(weights.input_kernels),
             converted(weights.context_kernels),
         )
@@ -65,7 +66,8 @@ class FrozenLayer(nn.Module):
     def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x (T, B, N) and the states (B, M) to the output (T, B, M) and the next states."""
         if self.input is None or self.context is None:
-            return backends.run("layer", LayerCall(x, self.weights, h, c, None, self.spec))
+            y, h, c = backends.run("layer", LayerCall(x, self.weights, h, c, None, self.spec))
+            return y, h.squeeze(0), c.squeeze(0)
         residual, eager = self.spec.residual, is_eager((x,))
         gates = gate_linear(x, self.input, residual, backend=self.backend, eager=eager)
         return backends.run("recurrence", RecurrenceCall(gates, self.context, self.bias, h, c, None))
@@ -75,11 +77,11 @@ class FrozenLayer(nn.Module):
         if self.input is None or self.context is None:
             return None
         context = self.context.transpose(0, 1).reshape(-1, self.context.shape[-1])
-        bias = None if self.bias is None else self.bias.flatten()
+        biases = () if self.bias is None else (self.bias.flatten(),)
         hidden = self.spec.hidden_size
         spec = LayerSpec(
             TransformSpec(self.spec.input_size, (hidden,)),
             TransformSpec(hidden, (hidden,), groups=len(self.context)),
             self.spec.residual,
         )
-        return spec, LayerWeights((self.input.flatten(0, 2),), (context,), bias)
+        return spec, LayerWeights((self.input.flatten(0, 2),), (context,), biases)

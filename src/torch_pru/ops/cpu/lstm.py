@@ -62,14 +62,16 @@ def is_faster(x: Tensor, spec: LayerSpec) -> bool:
 def layer(call: LayerCall, *, eager: bool) -> Outputs:
     """As :func:`torch_pru.ops.reference.layer`. With ``lengths``, the longest sequence comes first."""
     x, weights, h0, c0, lengths, spec, reverse = call
-    biases = () if weights.bias is None else (weights.bias, torch.zeros_like(weights.bias))
+    biases = weights.biases
+    if len(biases) == 1:  # the sum of both
+        biases = (*biases, torch.zeros_like(biases[0]))
     return run(x, h0, c0, Weights(*lstm_matrices(weights, spec), biases), lengths, reverse)
 
 
 def run(
     x: Tensor, h0: Tensor | None, c0: Tensor | None, weights: Weights, lengths: Tensor | None, reverse: bool
 ) -> Outputs:
-    """x is (T, B, N); the other arguments and the results are those of :func:`torch_pru.ops.recurrence`.
+    """x is (T, B, N), the other arguments are those of :func:`torch_pru.ops.recurrence`, results a layer's.
 
     With ``lengths``, the longest sequence comes first.
     """
@@ -90,7 +92,7 @@ def run(
         packed = pack_padded_sequence(x, lengths)
         data, h, c = private.lstm(packed.data, packed.batch_sizes, states, parameters, *options)
         y, _ = pad_packed_sequence(PackedSequence(data, packed.batch_sizes))
-    return _turned(y, lengths) if reverse else y, h[0], c[0]
+    return _turned(y, lengths) if reverse else y, h, c
 
 
 def _turned(x: Tensor, lengths: Tensor | None) -> Tensor:

@@ -22,6 +22,8 @@ from . import folding
 from .decoder import add_rows, add_rows_reason, cross_entropy, cross_entropy_reason
 from .folding import size_reason
 from .launch import device_of, share, unserved
+from .layer import is_fused
+from .layer import run as run_fused
 from .passes import drop_kernel, drop_reason, penalties, penalties_reason
 from .plan import choose, choose_once
 from .recurrent import (
@@ -59,6 +61,7 @@ __all__ = [
 ]
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+GATE_MAJOR = True  # ``recurrence`` reads a weight without a copy if it is stored as (4, G, D, D)
 
 
 def recurrence(call: RecurrenceCall, *, eager: bool) -> Outputs:
@@ -66,7 +69,13 @@ def recurrence(call: RecurrenceCall, *, eager: bool) -> Outputs:
     return library.run(call, "cuda", eager)
 
 
-layer = functools.partial(run_layer, recurrence, "cuda")
+def layer(call: LayerCall, *, eager: bool) -> Outputs:
+    """As :func:`torch_pru.ops.reference.layer`."""
+    if eager and is_fused(call):
+        return run_fused(call)
+    return run_layer(recurrence, "cuda", call, eager=eager)
+
+
 input_gates = functools.partial(transform, backend="cuda")
 
 
@@ -76,7 +85,7 @@ def layer_reason(call: LayerCall, *, eager: bool) -> str | None:
     if reason is not None:
         return reason
     groups = context_groups(spec)
-    training = _is_training((x, *weights.input, *weights.context, weights.bias, h0, c0))
+    training = _is_training((x, *weights.input, *weights.context, *weights.biases, h0, c0))
     return size_reason(spec.input, 4) or shape_reason(
         x, product_dtype(x), groups, spec.hidden_size // groups, training
     )

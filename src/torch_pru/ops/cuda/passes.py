@@ -141,7 +141,14 @@ def _penalties_launch(
 
 
 def backward_tail(
-    out: Tensor, h0: Tensor | None, bias_parts: Tensor, groups: int, lengths: Tensor | None, reverse: bool
+    out: Tensor,
+    h0: Tensor | None,
+    bias_parts: Tensor,
+    groups: int,
+    lengths: Tensor | None,
+    reverse: bool,
+    biases: int = 1,
+    bias_dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
     """What the recurrence's backward needs after its kernel.
 
@@ -150,25 +157,28 @@ def backward_tail(
         h0: (B, M), any dtype, or None for zeros.
         bias_parts: (rows, M, 4) float32, whose sum is the bias's gradient.
         lengths: (B,) int64 or None.
+        biases: how many have this gradient.
+        bias_dtype: float32, or the dtype of ``out``.
 
     Returns:
         The hidden state that each step started from, (T, B, G, padded) as ``operand_dtype`` says, and the
-        bias's gradient (4, M). Groups start at multiples of 16 bytes, without which the product takes four
-        times as long. Idle steps hold something finite, for their gradients are zero.
+        biases' gradients (biases, 4, M). Groups start at multiples of 16 bytes, without which the product
+        takes four times as long. Idle steps hold something finite, for their gradients are zero.
     """
     steps, batch, width = out.shape
     size = width // groups
     if h0 is not None:
         h0 = (h0 if h0.dtype == torch.float32 else h0.to(out.dtype)).contiguous()
     before = out.new_empty(steps, batch, groups, aligned(size), dtype=operand_dtype(out.dtype))
-    dbias = bias_parts.new_empty(4, width)
+    dbias = bias_parts.new_empty(biases, 4, width, dtype=bias_dtype)
     constants = (
         ("BF16", int(out.dtype == torch.bfloat16)),
         ("OUT_32", int(out.dtype == torch.float32)),
         ("H0_32", int((out if h0 is None else h0).dtype == torch.float32)),
+        ("BIAS_32", int(bias_dtype == torch.float32)),
         ("D", size),
     )
-    numbers = (steps, batch, groups, reverse, bias_parts.shape[0])
+    numbers = (steps, batch, groups, reverse, bias_parts.shape[0], biases)
     tensors = (out, h0, lengths, bias_parts, before, dbias)
     launch_on(pass_over("backward_tail", constants, out.device), out.device, tensors, numbers)
     return before, dbias

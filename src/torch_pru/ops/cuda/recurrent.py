@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -31,32 +34,84 @@ def saved_like(gates: Tensor, save: bool) -> tuple[Tensor, Tensor]:
     return activations, gates.new_empty(steps, batch, width, dtype=dtype)
 
 
+class Sizes(NamedTuple):
+    """Of a recurrence: T, B, G and D."""
+
+    steps: int
+    batch: int
+    groups: int
+    size: int
+
+    @property
+    def width(self) -> int:
+        """M."""
+        return self.groups * self.size
+
+
 def forward(call: RecurrenceCall, save: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """One launch over all steps: out, hn, cn, activations, cells; the last two are empty unless ``save``.
 
     Without c0, cn has the dtype of gates.
     """
     gates, weight, bias, h0, c0, lengths, reverse = call
-    steps, batch, _, width = gates.shape
     groups, _, size, _ = weight.shape
-    dtype, device = gates.dtype, gates.device
+    sizes = Sizes(gates.shape[0], gates.shape[1], groups, size)
+    rows = at_multiple((gates if gates.dtype == torch.float32 else gates.mT).contiguous(), 8)  # four at once
+    given = rows, weight.transpose(0, 1), (bias,), h0, c0, lengths_on(gates.device, lengths)
+    out, hn, cn, activations, cells = launch_forward(*given, sizes, reverse, save)
+    if activations is None or cells is None:
+        activations, cells = saved_like(gates, save)
+    return out, hn, cn, activations.mT if save else activations, cells
+
+
+def launch_forward(
+    gates: Tensor,
+    weight: Tensor,
+    biases: Sequence[Tensor | None],
+    h0: Tensor | None,
+    c0: Tensor | None,
+    lengths: Tensor | None,
+    sizes: Sizes,
+    reverse: bool,
+    save: bool,
+    state: tuple[int, ...] = (),
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """As :func:`forward`; None for what is not saved.
+
+    Args:
+        gates: their memory is (T, B, M, 4), or (T, B, 4, M) in float32.
+        weight: (4, G, D, D), or (4·M, D).
+        biases: at most two of (4, M), which are added.
+        state: the shape of hn and cn, if it is not (B, M).
+    """
+    steps, batch, groups, size = sizes
+    width, dtype, device = groups * size, gates.dtype, gates.device
     launch = _launch(device, size, batch, groups, dtype, backward=False, single_step=steps == 1)
     of_token = launch.kernel == "forward_token"  # reads each weight once: no time to convert them before
+    of_biases = dtype if all(bias is None or bias.dtype == dtype for bias in biases) else torch.float32
+    first, second = (*(_operand(bias, of_biases) for bias in biases), None, None)[:2]
     inputs = (
-        at_multiple((gates if dtype == torch.float32 else gates.mT).contiguous(), 8),  # 16 bits: four at once
+        gates,
         _operand(weight, dtype if of_token else operand_dtype(dtype)),
-        _operand(bias, _read_as(bias, dtype)),
+        first,
+        second,
         _operand(h0, dtype),
         _operand(c0, _read_as(c0, dtype)),
-        _lengths(lengths, device),
+        lengths,
     )
-    out, hn = gates.new_empty(steps, batch, width), gates.new_empty(batch, width)
-    cn = gates.new_empty(batch, width, dtype=_read_as(c0, dtype))
-    saved = saved_like(gates, save)
-    outputs = (out, hn, cn, *(saved if save else (None, None)), _exchange(launch, gates, groups))
-    kinds = (_read_as(bias, dtype) == dtype, cn.dtype == dtype)
-    launch_on(launch, device, (*inputs, *outputs), (steps, batch, groups, reverse, *kinds))
-    return out, hn, cn if c0 is None or cn.dtype == c0.dtype else cn.to(c0.dtype), *saved
+    state = state or (batch, width)
+    out, hn = gates.new_empty(steps, batch, width), gates.new_empty(state)
+    cn = gates.new_empty(state, dtype=_read_as(c0, dtype))
+    activations, cells = None, None
+    if save:
+        kept = saved_dtype(dtype)
+        activations = gates.new_empty(steps, batch, width, 4, dtype=kept)
+        cells = gates.new_empty(steps, batch, width, dtype=kept)
+    exchange = _exchange(launch, device, sizes)
+    kinds = (of_biases == dtype, cn.dtype == dtype)
+    tensors = (*inputs, out, hn, cn, activations, cells, exchange)
+    launch_on(launch, device, tensors, (steps, batch, groups, reverse, *kinds))
+    return out, hn, cn if c0 is None or cn.dtype == c0.dtype else cn.to(c0.dtype), activations, cells
 
 
 def gradients_like(out: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,41 +139,74 @@ def backward(
     grad_cn: Tensor | None,
     saved: SavedRecurrence,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """One launch over all steps, then one product for the weights: dgates, dweight, dbias, dh0, dc0.
+    """One launch over all steps, then one product for the weights: dgates, dweight, dbias, dh0, dc0."""
+    weight, h0, c0, out, activations, cells, lengths, reverse = saved
+    groups, _, size, _ = weight.shape
+    sizes = Sizes(out.shape[0], out.shape[1], groups, size)
+    lengths = lengths_on(out.device, lengths)
+    grads = (grad_out, grad_hn, grad_cn)
+    kept = activations.mT.contiguous(), cells
+    found = launch_backward(grads, weight.transpose(0, 1), c0, out, *kept, lengths, sizes, reverse)
+    before, dbias = backward_tail(out, h0, found.bias_parts, groups, lengths, reverse)
+    dweight = weight_gradient(found.dgates, before, weight.dtype, found.down)
+    dgates = found.dgates.mT if found.dgates32 is None else found.dgates32
+    return dgates, dweight, dbias[0], found.dh0, found.dc0
+
+
+class Launched(NamedTuple):
+    """What the backward kernel leaves: of float32 gates also their gradients in float32, and what undoes the
+    scale of ``dgates``."""
+
+    dgates: Tensor  # (T, B, M, 4)
+    dh0: Tensor
+    dc0: Tensor
+    bias_parts: Tensor  # (rows, M, 4)
+    dgates32: Tensor | None = None  # (T, B, 4, M)
+    down: Tensor | None = None  # (1,)
+
+
+def launch_backward(
+    grads: Sequence[Tensor | None],
+    weight: Tensor,
+    c0: Tensor | None,
+    out: Tensor,
+    activations: Tensor,
+    cells: Tensor,
+    lengths: Tensor | None,
+    sizes: Sizes,
+    reverse: bool,
+) -> Launched:
+    """The gradients of the gates and of the states, from those of out, hn and cn; see :func:`launch_forward`.
 
     With float32 gates, the factors are scaled into float16's range by a power of two, which the largest of
     the given gradients determines; see recurrence.cu.
     """
-    weight, h0, c0, out, activations, cells, lengths, reverse = saved
-    steps, batch, width = out.shape
-    groups, _, size, _ = weight.shape
-    dtype, device = out.dtype, out.device
+    steps, batch, groups, size = sizes
+    width, dtype, device = groups * size, out.dtype, out.device
     launch = _launch(device, size, batch, groups, dtype, backward=True)
-    lengths = _lengths(lengths, device)
-    grads = _operand(grad_out, dtype), _operand(grad_hn, dtype), _operand(grad_cn, torch.float32)
+    of_out, of_hn, of_cn = grads
+    grads = _operand(of_out, dtype), _operand(of_hn, dtype), _operand(of_cn, torch.float32)
     inputs = (
         *grads,
         _operand(weight, operand_dtype(dtype)),
         _operand(c0, torch.float32),
-        activations.mT.contiguous(),
+        activations,
         cells,
         lengths,
     )
     dgates = out.new_empty(steps, batch, width, 4, dtype=operand_dtype(dtype))
     if launch.cooperative:
         dgates.view(torch.int16).fill_(-1)  # the grid variant's "not there yet"
-    dh0, dc0 = state_gradients_like(out, h0, c0)
+    dh0, dc0 = state_gradients_like(out, None, None)
     bias_parts = out.new_empty(launch.bias_rows, width, 4, dtype=torch.float32)
     tensors, numbers = (*inputs, dgates, dh0, dc0, bias_parts), (steps, batch, groups, reverse)
-    if dtype == torch.float32:
-        largest, down = gradient_scale(grads, device), dh0.new_empty(1)
-        result = out.new_empty(steps, batch, 4, width)
-        launch_on(launch, device, (*tensors, largest, result, down), (*numbers, largest.shape[0]))
-    else:
-        result, down = dgates.mT, None
+    if dtype != torch.float32:
         launch_on(launch, device, tensors, numbers)
-    before, dbias = backward_tail(out, h0, bias_parts, groups, lengths, reverse)
-    return result, weight_gradient(dgates, before, weight.dtype, down), dbias, dh0, dc0
+        return Launched(dgates, dh0, dc0, bias_parts)
+    largest, down = gradient_scale(grads, device), dh0.new_empty(1)
+    dgates32 = out.new_empty(steps, batch, 4, width)
+    launch_on(launch, device, (*tensors, largest, dgates32, down), (*numbers, largest.shape[0]))
+    return Launched(dgates, dh0, dc0, bias_parts, dgates32, down)
 
 
 def weight_gradient(
@@ -173,12 +261,12 @@ def _launch(
     return launch
 
 
-def _exchange(launch: Launch, gates: Tensor, groups: int) -> Tensor | None:
+def _exchange(launch: Launch, device: torch.device, sizes: Sizes) -> Tensor | None:
     """Where blocks of the grid variant pass h on: all ones means "not there yet"."""
     if not launch.cooperative:
         return None
-    shape = (gates.shape[0], groups, gates.shape[1], dict(launch.constants)["PADDED"])
-    return torch.full(shape, -1, dtype=torch.int16, device=gates.device)
+    shape = (sizes.steps, sizes.groups, sizes.batch, dict(launch.constants)["PADDED"])
+    return torch.full(shape, -1, dtype=torch.int16, device=device)
 
 
 def _read_as(tensor: Tensor | None, dtype: torch.dtype) -> torch.dtype:
@@ -196,5 +284,6 @@ def _operand(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return at_multiple(operand, 4)  # 16 bits are read in pairs
 
 
-def _lengths(lengths: Tensor | None, device: torch.device) -> Tensor | None:
+def lengths_on(device: torch.device, lengths: Tensor | None) -> Tensor | None:
+    """As the kernels read them."""
     return None if lengths is None else lengths.to(device=device, dtype=torch.int64).contiguous()

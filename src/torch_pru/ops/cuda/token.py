@@ -59,7 +59,8 @@ class TokenModel:
         for spec, weights in layers:
             inputs = weights.input[0].view(4, spec.hidden_size, -1)
             by_gate = weights.context[0].view(4, spec.groups, -1, weights.context[0].shape[1])
-            bias = None if weights.bias is None else weights.bias.view(4, -1)
+            bias = weights.bias
+            bias = None if bias is None else bias.view(4, -1)
             self.layers.append(TokenLayer(inputs, by_gate.transpose(0, 1), bias, spec.residual))
 
     def read(self, token: Tensor, state: State) -> tuple[Tensor, State]:

@@ -16,7 +16,7 @@ from torch_pru.ops.native.calls import Arguments
 from torch_pru.ops.native.decoder import cross_entropy
 from torch_pru.ops.native.library import missing_reason
 from torch_pru.ops.products import product_dtype
-from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs, RecurrenceCall
+from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs, RecurrenceCall, with_layer_axis
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -58,7 +58,7 @@ def layer(call: LayerCall, *, eager: bool) -> Outputs:
     x, weights, h0, c0, lengths, spec, reverse = call
     windows = (1, *spec.input.windows)
     matrices = (weights.input, windows, weights.context[0], weights.bias)
-    return _run(Arguments(x, *matrices, h0, c0, lengths, spec.residual, reverse), eager)
+    return with_layer_axis(_run(Arguments(x, *matrices, h0, c0, lengths, spec.residual, reverse), eager))
 
 
 GATE_MAJOR = True  # ``recurrence`` reads a weight without a copy if it is stored as (4, G, D, D)

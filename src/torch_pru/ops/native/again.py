@@ -21,7 +21,7 @@ def run(given: Arguments) -> Outputs:
     """What the kernels compute of these arguments, in plain PyTorch."""
     x, matrices, windows, context, bias, h0, c0, lengths, residual, reverse, _ = given
     hidden, width = context.shape[0] // 4, context.shape[1]
-    weights = LayerWeights(tuple(matrices), (context,), bias)
+    weights = LayerWeights(tuple(matrices), (context,), () if bias is None else (bias,))
     context_spec = TransformSpec(hidden, (hidden,), hidden // width)
     if not matrices:  # x is the input's share of the gates
         spec = LayerSpec(context_spec, context_spec)
@@ -31,7 +31,8 @@ def run(given: Arguments) -> Outputs:
     features, sizes = x.shape[-1], tuple(matrix.shape[0] // 4 for matrix in matrices)
     input_spec = TransformSpec(features, sizes, features // matrices[0].shape[1], windows=tuple(windows[1:]))
     spec = LayerSpec(input_spec, context_spec, residual)
-    return reference.layer(LayerCall(x, weights, h0, c0, lengths, spec, reverse))
+    out, hn, cn = reference.layer(LayerCall(x, weights, h0, c0, lengths, spec, reverse))
+    return out, hn[0], cn[0]
 
 
 def gradients(

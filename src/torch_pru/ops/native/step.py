@@ -115,7 +115,7 @@ class Step:
     def in_pytorch(self, x: Tensor, h: Tensor, c: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
         """What ``forward`` computes, in plain PyTorch."""
         levels, context, *biases = parameters[: self._levels], *parameters[self._levels :]
-        weights = LayerWeights(levels, (context,), biases[0] + biases[1] if biases else None)
+        weights = LayerWeights(levels, (context,), tuple(biases))
         h0, c0 = h.reshape(-1, self._hidden), c.reshape(-1, self._hidden)
         call = LayerCall(x.reshape(1, -1, self._features), weights, h0, c0, None, self._spec)
         _, hn, cn = reference.layer(call)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torch_pru.ops.products import cell_dtype
-from torch_pru.ops.spec import LayerCall, Outputs, RecurrenceCall, TransformSpec
+from torch_pru.ops.spec import LayerCall, Outputs, RecurrenceCall, TransformSpec, with_layer_axis
 
 
 def grouped_context(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
@@ -108,7 +108,7 @@ def layer(call: LayerCall, *, eager: bool = False) -> Outputs:
         return context_gates(h, weights, spec).to(gates.dtype)
 
     h0, c0 = _or_zeros(gates, h0, c0)
-    return scan(gates, context, h0, c0, lengths, reverse=reverse)
+    return with_layer_axis(scan(gates, context, h0, c0, lengths, reverse=reverse))
 
 
 def _or_zeros(gates: Tensor, h0: Tensor | None, c0: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,8 @@ DEVICE int first_row(int warp, int pass) {
 }
 
 // This warp's fragments of one group's weights, transposed: k is place * 4 + gate of this block, a row any unit.
-DEVICE void load_weight(u32 (&weight)[PASSES][DEPTH][4], const u16* group, u32 rank) {
+// A gate's start `apart` after those of the gate before.
+DEVICE void load_weight(u32 (&weight)[PASSES][DEPTH][4], const u16* group, int apart, u32 rank) {
   const int warp = threadIdx.x / 32, q = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
 #pragma unroll
   for (int p = 0; p < PASSES; p++)
@@ -23,8 +24,8 @@ DEVICE void load_weight(u32 (&weight)[PASSES][DEPTH][4], const u16* group, u32 r
       for (int r = 0; r < 4; r++) {
         int depth = k * 16 + j * 2 + (r >> 1) * 8, from = unit_in(rank * SLOTS + depth / 4);
         int to = unit_in(first_row(warp, p) + q + (r & 1) * 8);
-        const u16* at = group + ((i64)depth % 4 * D + from) * D + to;
-        weight[p][k][r] = from >= 0 && to >= 0 ? at[0] | (u32)at[D * D] << 16 : 0;
+        const u16* at = group + (i64)depth % 4 * apart + from * D + to;
+        weight[p][k][r] = from >= 0 && to >= 0 ? at[0] | (u32)at[apart] << 16 : 0;
       }
 }
 
@@ -42,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
   const Scale scale = scale_of(args);
 
   u32 weight[PASSES][DEPTH][4];
-  load_weight(weight, args.weight + (i64)group * 4 * D * D, rank);
+  load_weight(weight, args.weight + (i64)group * D * D, (int)args.groups * D * D, rank);
   for (int e = threadIdx.x; e < 4 * TILE + 4 * SLOTS * ROWS + 64; e += THREADS) shared[e] = 0;
   counters_start(arrived, TILE * 2);
   publish();

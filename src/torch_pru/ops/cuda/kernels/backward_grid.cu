@@ -12,10 +12,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_grid(const __g
   const Scale scale = scale_of(args);
 
   Weights<TALL> weights;                               // k is unit * 4 + gate, as the gradients of the gates lie
+  const u16* of_group = args.weight + (i64)group * D * D;
+  const int apart = width * D;                         // from a gate's weights to the next gate's
   weights.load((uint4*)(dcell + (UNITS * batch + 3) / 4 * 4), [&](int local, int k) {
     int to = first_unit + local, from = k / 4;
-    const u16* at = args.weight + (((i64)group * 4 + k % 4) * D + from) * D + to;
-    return local < UNITS && to < D && from < D ? at[0] | (u32)at[D * D] << 16 : 0u;
+    const u16* at = of_group + k % 4 * apart + from * D + to;
+    return local < UNITS && to < D && from < D ? at[0] | (u32)at[apart] << 16 : 0u;
   });
   for (int item = threadIdx.x; item < UNITS * batch; item += THREADS) {
     int unit = first_unit + item % UNITS;

@@ -2,6 +2,7 @@
 // its groups padded, and the bias's gradient, whose parts are added in order.
 typedef Number<OUT_32> Output;
 typedef Number<H0_32> Initial;
+typedef Number<BIAS_32> Bias;
 #define PACKS ((D + 7) / 8)
 #define AT_ONCE (D % 8 == 0 ? 8 : 2)                   // D is even: pairs of `out` are aligned, whatever group they are in
 
@@ -11,8 +12,8 @@ struct TailArgs {
   const i64* lengths;      // (B) or null
   const float* parts;      // (rows, M, 4)
   u16* before;             // (T, B, G, 8 * PACKS)
-  float* dbias;            // (4, M)
-  i64 steps, batch, groups, reverse, rows;
+  Bias* dbias;             // (copies, 4, M)
+  i64 steps, batch, groups, reverse, rows, copies;
 };
 
 // The row of h0 (B, G) that row r of (T, B, G) starts from, or -1: it starts from the step processed before it.
@@ -32,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) backward_tail(TailArgs a) 
     float sum = 0.f;
 #pragma unroll 8
     for (i64 row = 0; row < a.rows; row++) sum += a.parts[row * 4 * units + i];
-    a.dbias[i % 4 * units + i / 4] = sum;
+    for (i64 copy = 0; copy < a.copies; copy++) set(a.dbias[(copy * 4 + i % 4) * units + i / 4], sum);
   }
   const i64 step_rows = a.batch * a.groups, neighbour = a.reverse ? step_rows : -step_rows;
   for (i64 i = (i64)blockIdx.x * THREADS + threadIdx.x; i < a.steps * step_rows * PACKS; i += stride) {

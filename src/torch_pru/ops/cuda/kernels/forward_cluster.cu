@@ -6,8 +6,8 @@
 #define SHARE (SLOTS * COLUMNS)                        // elements of one block's part of h
 #define TILE (PLACES * COLUMNS)
 
-// This warp's fragments of one group's weights.
-DEVICE void load_weight(u32 (&weight)[DEPTH][4], const u16* group, u32 rank) {
+// This warp's fragments of one group's weights; a gate's start `apart` after those of the gate before.
+DEVICE void load_weight(u32 (&weight)[DEPTH][4], const u16* group, i64 apart, u32 rank) {
   const int warp = threadIdx.x / 32, q = threadIdx.x % 32 / 4, j = threadIdx.x % 4;
 #pragma unroll
   for (int k = 0; k < DEPTH; k++)
@@ -15,7 +15,7 @@ DEVICE void load_weight(u32 (&weight)[DEPTH][4], const u16* group, u32 rank) {
     for (int r = 0; r < 4; r++) {
       int row = q + (r & 1) * 8, to = unit_in(rank * SLOTS + warp * 4 + row % 4);
       int from = unit_in(k * 16 + j * 2 + (r >> 1) * 8);
-      weight[k][r] = from >= 0 && to >= 0 ? *(const u32*)(group + ((i64)row / 4 * D + to) * D + from) : 0;
+      weight[k][r] = from >= 0 && to >= 0 ? *(const u32*)(group + row / 4 * apart + (i64)to * D + from) : 0;
     }
 }
 
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, q = lane / 4, j = lane % 4, high = q / 4;
 
   u32 weight[1][DEPTH][4];
-  load_weight(weight[0], args.weight + (i64)group * 4 * D * D, rank);
+  load_weight(weight[0], args.weight + (i64)group * D * D, args.groups * D * D, rank);
   for (int e = threadIdx.x; e < 2 * TILE + 64; e += THREADS) shared[e] = 0;
   __syncthreads();
   for (int e = threadIdx.x; e < TILE; e += THREADS) {

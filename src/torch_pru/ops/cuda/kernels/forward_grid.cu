@@ -11,9 +11,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_grid(const __gr
   const int q = threadIdx.x % 32 / 4;
 
   Weights<TALL> weights;
+  const u16* of_group = args.weight + (i64)group * D * D;
   weights.load((uint4*)(cell + (UNITS * batch + 3) / 4 * 4), [&](int row, int from) {
     int to = first_unit + row / 4;
-    const u16* at = args.weight + (((i64)group * 4 + row % 4) * D + to) * D + from;
+    const u16* at = of_group + row % 4 * (width * D) + to * D + from;
     return to < D && from < D ? *(const u32*)at : 0u;
   });
 

@@ -22,7 +22,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) forward_token(const __grid
 
   const int group = unit / D, to = unit % D;
   const Real* h = args.h0 + (i64)blockIdx.y * width + group * D;
-  const Real* row = (const Real*)args.weight + ((i64)group * 4 * D + to) * D;  // FLOAT: nothing to keep, nothing rounded
+  const Real* row = (const Real*)args.weight + ((i64)group * D + to) * D;  // FLOAT: nothing to keep, nothing rounded
+  const i64 apart = (i64)width * D;                    // of the same unit's gates
   float sums[4] = {};
 #pragma unroll 8
   for (int turn = 0; turn < (D / 2 + 31) / 32; turn++) {
@@ -31,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) forward_token(const __grid
     Pair pair = inside && args.h0 ? pair_at(h, k) : Pair{0.f, 0.f};
 #pragma unroll
     for (int gate = 0; gate < 4; gate++) {
-      Pair weight = inside ? pair_at(row + gate * D * D, k) : Pair{0.f, 0.f};
+      Pair weight = inside ? pair_at(row + gate * apart, k) : Pair{0.f, 0.f};
       sums[gate] += weight.low * pair.low + weight.high * pair.high;
     }
   }

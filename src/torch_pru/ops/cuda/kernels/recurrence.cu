@@ -17,8 +17,9 @@ typedef u16 Cell;
 
 struct ForwardArgs {
   const Real* gates;       // (T, B, M, 4); FLOAT: (T, B, 4, M)
-  const u16* weight;       // (G, 4, D, D); FLOAT, of a single step: float32
+  const u16* weight;       // (4, G, D, D); FLOAT, of a single step: float32
   const void* bias;        // (4, M) or null
+  const void* other_bias;  // (4, M) or null: added to the first, of the same kind
   const Real* h0;          // (B, M), or null: zeros
   const void* c0;          // (B, M), or null: zeros
   const i64* lengths;      // (B) or null
@@ -29,14 +30,14 @@ struct ForwardArgs {
   Cell* cells;             // (T, B, M)
   u16* exchange;           // grid variant: (T, G, B, PADDED), all bits set beforehand
   i64 steps, batch, groups, reverse;
-  i64 real_bias, real_cells;  // whether bias, and whether c0 and cn, are Real; else they are float32
+  i64 real_bias, real_cells;  // whether the biases, and whether c0 and cn, are Real; else they are float32
 };
 
 struct BackwardArgs {
   const Real* grad_out;    // (T, B, M) or null
   const Real* grad_hn;     // (B, M) or null
   const float* grad_cn;    // (B, M) or null
-  const u16* weight;       // (G, 4, D, D)
+  const u16* weight;       // (4, G, D, D)
   const float* c0;         // (B, M), or null: zeros
   const Activations* activations;
   const Cell* cells;
@@ -67,7 +68,10 @@ DEVICE void leave_cell(const ForwardArgs& args, i64 at, float c) {
 }
 
 DEVICE Four bias_of(const ForwardArgs& args, i64 unit, int width) {
-  auto of_gate = [&](int gate) { return given(args.bias, gate * (i64)width + unit, args.real_bias); };
+  auto of_gate = [&](int gate) {
+    const i64 at = gate * (i64)width + unit;
+    return given(args.bias, at, args.real_bias) + given(args.other_bias, at, args.real_bias);
+  };
   return {of_gate(0), of_gate(1), of_gate(2), of_gate(3)};
 }
 

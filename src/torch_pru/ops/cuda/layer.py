@@ -1,0 +1,198 @@
+"""A layer in one direction as one ``Function``, for calls that only autograd needs to see.
+
+``ops/layer.py`` computes the same with operators, which compilers and transforms can see. An eager call waits
+for the host more than for the GPU, so that here little but allocations, products and launches is left.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from torch_pru.ops import torch_private as private
+from torch_pru.ops.library import ONCE
+from torch_pru.ops.operators import OnceDifferentiable
+from torch_pru.ops.products import SIXTEEN_BITS, product_dtype
+from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs
+
+from .folding import GATES, collect, fold, spread, unfold
+from .passes import backward_tail
+from .recurrent import Sizes, launch_backward, launch_forward, lengths_on, weight_gradient
+
+
+class Structure(NamedTuple):
+    """What a call does not compute with tensors."""
+
+    spec: LayerSpec
+    dtype: torch.dtype
+    reverse: bool
+
+
+class Dtypes(NamedTuple):
+    """Of the arguments that get gradients; autograd converts where they are of several."""
+
+    input: torch.dtype
+    levels: torch.dtype
+    bias: torch.dtype
+
+
+def is_fused(call: LayerCall) -> bool:
+    """Whether :func:`run` takes a call that only autograd sees: 16 bits, without groups of the input."""
+    spec = call.spec
+    return (
+        spec.is_grouped_lstm
+        and spec.input.is_linear
+        and spec.input.groups == 1
+        and product_dtype(call.x) in SIXTEEN_BITS
+    )
+
+
+def run(call: LayerCall) -> Outputs:
+    """The piece ``layer``."""
+    x, weights, h0, c0, lengths, spec, reverse = call
+    how = Structure(spec, product_dtype(x), reverse)
+    bias, other_bias = (*weights.biases, None, None)[:2]
+    lengths = lengths_on(x.device, lengths)
+    given: tuple[Any, ...] = (how, lengths, x, h0, c0, weights.context[0], bias, other_bias, *weights.input)
+    if torch.is_grad_enabled() and private.any_requires_grad(*given):
+        return _Layer.apply(*given)
+    return _forward(*given, save=False).outputs
+
+
+class _Results(NamedTuple):
+    outputs: Outputs
+    operand: Tensor  # (T·B, N or more): x as the product read it
+    folded: Tensor  # (4·M, N or more): the matrices of the input
+    activations: Tensor | None
+    cells: Tensor | None
+
+
+def _forward(
+    how: Structure,
+    lengths: Tensor | None,
+    x: Tensor,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    context: Tensor,
+    bias: Tensor | None,
+    other_bias: Tensor | None,
+    *levels: Tensor,
+    save: bool,
+) -> _Results:
+    spec, dtype, reverse = how
+    steps, batch, features = x.shape
+    sizes = Sizes(steps, batch, spec.groups, context.shape[1])
+    matrices = [level.reshape(1, GATES, -1, level.shape[1]) for level in levels]
+    folded = fold(matrices, spec.input.windows, dtype)
+    rows = x.reshape(-1, features)
+    operand = _padded(rows, folded.shape[1], dtype)
+    if spec.residual:
+        gates = spread(rows if rows.dtype == dtype else operand.narrow(1, 0, features), GATES)
+        gates.addmm_(operand, folded.t())  # one rounding of the whole sum
+    else:
+        gates = torch.mm(operand, folded.t())
+    biases, state = (bias, other_bias), (1, batch, sizes.width)
+    given = gates, context, biases, h0, c0, lengths
+    out, hn, cn, activations, cells = launch_forward(*given, sizes, reverse, save, state)
+    return _Results((out, hn, cn), operand, folded, activations, cells)
+
+
+def _padded(rows: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+    """Rows (n, N) as (n, columns) in ``dtype``, with zeros in the columns that they do not have."""
+    features = rows.shape[1]
+    if features == columns:
+        return rows if rows.dtype == dtype else rows.to(dtype)
+    padded = rows.new_empty(rows.shape[0], columns, dtype=dtype)
+    padded[:, :features] = rows
+    padded[:, features:] = 0
+    return padded
+
+
+def _backward(
+    how: Structure,
+    needed: tuple[bool, ...],
+    dtypes: Dtypes,
+    grad_out: Tensor | None,
+    grad_hn: Tensor | None,
+    grad_cn: Tensor | None,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    lengths: Tensor | None,
+    context: Tensor,
+    operand: Tensor,
+    folded: Tensor,
+    out: Tensor,
+    activations: Tensor,
+    cells: Tensor,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of x, h0, c0, context, both biases and the levels; None where they are not needed."""
+    spec, dtype, reverse = how
+    steps, batch, width = out.shape
+    sizes = Sizes(steps, batch, spec.groups, context.shape[1])
+    grads = (grad_out, grad_hn, grad_cn)
+    found = launch_backward(grads, context, c0, out, activations, cells, lengths, sizes, reverse)
+    results: list[Tensor | None] = [None] * len(needed)
+    of_x, of_h0, of_c0, of_context, of_bias, of_other_bias, *of_levels = needed
+    if of_context or of_bias or of_other_bias:
+        kind = dtypes.bias if dtypes.bias == dtype else torch.float32
+        tail = (found.bias_parts, spec.groups, lengths, reverse, of_bias + of_other_bias, kind)
+        before, dbias = backward_tail(out, h0, *tail)
+        if of_context:
+            by_gate = weight_gradient(found.dgates, before, context.dtype)  # (G, 4, D, D)
+            results[3] = by_gate.transpose(0, 1).reshape(context.shape)
+        if of_bias:
+            results[4] = dbias[0].view(-1)
+        if of_other_bias:
+            results[5] = dbias[-1].view(-1)
+    rows = found.dgates.view(steps * batch, GATES * width)
+    if of_x:
+        results[0] = _input_gradient(rows, folded, spec, dtypes.input).view(steps, batch, -1)
+    if of_h0:
+        results[1] = found.dh0
+    if of_c0:
+        results[2] = found.dc0
+    if any(of_levels):
+        # In 16 bits, as both factors are: half the bytes for a pass that does little but move them.
+        product = torch.mm(rows.t(), operand)
+        pyramid = (spec.input_size, spec.input.level_sizes, spec.input.windows)
+        matrices = unfold(product, GATES, *pyramid, dtypes.levels)
+        results[6:] = [matrix.view(-1, matrix.shape[-1]) for matrix in matrices]
+    return tuple(results)
+
+
+def _input_gradient(rows: Tensor, folded: Tensor, spec: LayerSpec, dtype: torch.dtype) -> Tensor:
+    """(T·B, N) from the gradients of the gates (T·B, 4·M)."""
+    features = spec.input_size
+    if folded.shape[1] != features:
+        folded = folded.narrow(1, 0, features)
+    if spec.residual:
+        return collect(rows, GATES).addmm_(rows, folded).to(dtype)
+    if dtype == torch.float32:
+        return torch.mm(rows, folded, out_dtype=dtype)  # straight from the sums
+    return torch.mm(rows, folded).to(dtype)
+
+
+class _Layer(Function):
+    @staticmethod
+    def forward(ctx: Any, how: Structure, lengths: Tensor | None, *tensors: Any) -> Outputs:
+        x, h0, c0, context, bias, _, *levels = tensors
+        results = _forward(how, lengths, *tensors, save=True)
+        ctx.set_materialize_grads(False)
+        ctx.how = how, Dtypes(x.dtype, levels[0].dtype, torch.float32 if bias is None else bias.dtype)
+        saved = (results.operand, results.folded, results.outputs[0], results.activations, results.cells)
+        ctx.save_for_backward(h0, c0, lengths, context, *saved)
+        return results.outputs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        how, dtypes = ctx.how
+        needed = ctx.needs_input_grad[2:]
+        if all(grad is None for grad in grads):
+            return (None,) * (len(needed) + 2)
+        given = (how, needed, dtypes, *grads, *ctx.saved_tensors)
+        if torch.is_grad_enabled():  # create_graph=True
+            return None, None, *OnceDifferentiable.apply(_backward, ONCE, *given)
+        return None, None, *_backward(*given)
