@@ -27,7 +27,7 @@ WORDS, STEPS = 5_630, 35  # the vocabulary and the window of the quickstart
 SETTINGS = {"groups": "4"}  # which earlier versions had otherwise
 GROUPS = {  # names of PyTorch's profiler, or what is in them
     "decoder and cross-entropy": ("cross_entropy", "mm", "softmax", "nll_loss", "scatter"),
-    "layer": ("cpu_layer", "lstm", "sigmoid", "tanh", "bmm"),
+    "layer": ("cpu_layer", "rnn_layer", "lstm", "sigmoid", "tanh", "bmm"),
     "update of the weights": ("foreach", "Optimizer", "linalg_vector_norm", "aten::sub", "aten::lerp"),
 }
 REST = "everything else"

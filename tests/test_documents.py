@@ -90,6 +90,16 @@ def test_the_tables_of_the_scaling_page_are_those_of_the_records(monkeypatch: py
     assert [line for line in rows if line not in page] == []
 
 
+def test_steps_of_the_quickstart_are_those_of_the_record() -> None:
+    [rows] = json.loads((ROOT / "benchmarks" / "records" / "quickstart-cpu.json").read_text()).values()
+    page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    for name, row in zip(("compiled kernels", "`TORCH_PRU_NATIVE=0`", "commit 497d6a1"), rows, strict=True):
+        [line] = [line for line in page.splitlines() if line.startswith(f"| {name}")]
+        step, decoder, layer, *rest = (float(value) for key, value in row.items() if key != "step")
+        cells = [float(cell.split()[0]) for cell in line.split("|")[2:6]]
+        assert cells == [step, decoder, layer, round(sum(rest), 1)], name
+
+
 def test_the_sweep_is_that_of_the_records() -> None:
     content = json.loads((FIGURES / "sweep.json").read_text())
     assert len(content) == 12
