@@ -150,7 +150,7 @@ def test_a_long_text_without_a_space_is_read_in_pieces(
     ("content", "message"),
     [
         (b"", r"a\.txt is empty; it needs at least 500 words"),
-        (b"\n \n", "the text has only 2 tokens"),
+        (b"\n \n", "a.txt has only white space; give at least 500 words of text"),
         (b"too short\n", "the text has only 3 tokens to train on; give at least 500 words"),
         (
             "caf\xe9 ".encode("latin-1") * 300,
