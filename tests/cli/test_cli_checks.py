@@ -103,7 +103,7 @@ FAULTS = [
     [
         *FAULTS,
         (as_interrupted_at_once, "is not finished"),
-        (finetuned_already, "there is a run in"),
+        (finetuned_already, "there is already a run in"),
         (take_finetuned_name, "is not a folder"),
     ],
 )
