@@ -20,7 +20,7 @@ TOKENS_HELP = (
     "learned from the text), a tokenizers file (*.json), or auto."
 )
 SUBWORDS = "subwords: frequent words, parts of words, and single bytes"
-VOCABULARY_HELP = "Keep the N most frequent tokens at most; all others become <unk>."
+VOCABULARY_HELP = "Keep at most N tokens, the most frequent that occur twice or more; others become <unk>."
 
 
 def data(

@@ -53,8 +53,8 @@ def show_ending(run: RunFolder) -> None:
         )
     if (columns := run.config.training.valid_batch) > 1:
         notes.append(
-            f"Scored in one piece, over every token. Validation during training reads {columns} columns in "
-            f"parallel, so its perplexity differs."
+            f"These scores read the text from beginning to end. Validation during training cuts it into "
+            f"{columns} columns that are read in parallel, so its perplexity is slightly different."
         )
     console.print(table_of(rows))
     for note in notes:

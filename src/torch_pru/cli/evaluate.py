@@ -67,7 +67,7 @@ def evaluate(
     The text is a split of the run's corpus or a file. Prints the perplexity of the run's best weights over
     every token but the first.
 
-    Scores of a split at batch 1 are recorded in the run's scores.json, for pru report.
+    Scores are recorded in the run's scores.json, which pru report reads.
     """
     from torch_pru.lm.evaluation import Evaluation
     from torch_pru.lm.evaluation.evaluation import PRECISIONS

@@ -53,7 +53,10 @@ def train(
     ] = None,
     text: Text = None,
     corpus: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A corpus from pru data, or a folder of texts.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="A corpus from pru data, or a folder with train.txt, valid.txt and test.txt."
+        ),
     ] = None,
     tokenizer: Annotated[str, typer.Option("--tokens", metavar="KIND", help=TOKENS_HELP)] = "auto",
     vocabulary: Annotated[int, typer.Option(min=3, metavar="N", help=VOCABULARY_HELP)] = 10_000,
@@ -79,7 +82,7 @@ def train(
     out: Out = Path("runs"),
     into: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="The run folder itself. If it has a run, resume that."),
+        typer.Option(metavar="RUN", help="Train in exactly this folder; if it has a run, resume it."),
     ] = None,
     settings: Set = None,
 ) -> None:
@@ -90,8 +93,9 @@ def train(
     With --text FILE, the text is split into a training, a validation and a test part, and the size of the
     model and the number of epochs are chosen to suit the text, the machine and --minutes.
 
-    With a RECIPE, the model that it describes is trained; the built-in recipes are those of the paper (Mehta
-    et al., 2018). On a GPU, up to 16 recipes are trained at the same time; on a CPU, one after the other.
+    With a RECIPE, the model that it describes is trained; most built-in recipes are models of the paper
+    (Mehta et al., 2018). On a GPU, up to 16 recipes are trained at the same time; on a CPU, one after the
+    other.
 
     Ctrl-C saves the run and stops; pru resume continues it. If a run was started with --into RUN, repeating
     the command continues it, too. torchrun does so after a failure: torchrun --nproc-per-node 2

