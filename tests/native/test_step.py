@@ -180,3 +180,14 @@ def test_a_cell_that_was_called_can_be_copied():
     expected = cell(x, (h, c))[0]
     for copied in (copy.deepcopy(cell), pickle.loads(pickle.dumps(cell))):
         assert torch.equal(copied(x, (h, c))[0], expected)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("position", ["x", "h", "c"])
+@pytest.mark.parametrize("kind", ["nested", "sparse"])
+def test_a_tensor_that_is_not_dense_is_refused(kind: str, position: str):
+    given = {"x": torch.randn(3, 8), "h": torch.randn(3, 8), "c": torch.randn(3, 8)}
+    rows = given[position]
+    given[position] = torch.nested.nested_tensor([*rows]) if kind == "nested" else rows.to_sparse()
+    with pytest.raises(PRUError, match="must be a dense tensor"):
+        PRUCell(8, 8)(given["x"], (given["h"], given["c"]))

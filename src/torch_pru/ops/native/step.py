@@ -167,6 +167,8 @@ def _is_float32(tensor: Any, shape: tuple[int, ...]) -> bool:
     """Whether a kernel can read a tensor of this shape where it lies."""
     return (
         type(tensor) in _PLAIN
+        and not tensor.is_nested
+        and tensor.layout is torch.strided
         and tensor.dtype is torch.float32
         and tensor.is_cpu
         and tensor.shape == shape
