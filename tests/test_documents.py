@@ -100,6 +100,35 @@ def test_steps_of_the_quickstart_are_those_of_the_record() -> None:
         assert cells == [step, decoder, layer, round(sum(rest), 1)], name
 
 
+def test_sizes_and_times_of_the_page_are_those_of_the_record() -> None:
+    record = json.loads((ROOT / "benchmarks" / "records" / "page.json").read_text())
+    text = (ROOT / "docs" / "page.md").read_text(encoding="utf-8").partition("## Size and speed")[2]
+    names = {"quickstart": "the quickstart's", "ptb-awd-pru-g4": "`ptb-awd-pru-g4`"}
+    expected = [
+        [
+            f"{names[row['run']]}, {row['parameters'] / 1e6:.1f} million parameters",
+            row["weights"],
+            f"{row['model MB']:.1f} MB",
+            f"{row['first suggestion ms'] / 1000:.1f} s",
+            f"{row['key ms, median']:.0f} ms",
+            f"{row['key ms, 95th percentile']:.0f} ms",
+        ]
+        for row in record["rows"]
+    ]
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]] == expected
+    about = record["about"]
+    others = {row["page and runtime MB"] for row in record["rows"]}
+    assert f"Chromium {about['chromium'].partition('.')[0]} on {about['cores']} cores" in text
+    assert f"{about['words before']} words" in text
+    assert f"{about['keys']} keys" in text
+    assert f"{max(others):.1f} MB more" in text
+    plain = [row for row in record["rows"] if row["weights"] == "float32"]
+    [quickstart] = [row for row in plain if row["run"] == "quickstart"]
+    assert quickstart["keys answered"] == about["keys"]
+    assert quickstart["key ms, 95th percentile"] < 30
+
+
 def test_the_sweep_is_that_of_the_records() -> None:
     content = json.loads((FIGURES / "sweep.json").read_text())
     assert len(content) == 12

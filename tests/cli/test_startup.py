@@ -85,7 +85,9 @@ def interrupted(arguments: list[str], delay: float, folder: Path) -> tuple[int, 
     time.sleep(delay)
     process.send_signal(signal.SIGINT)
     _, messages = process.communicate(timeout=60)
-    return process.returncode, messages.decode()
+    status = process.returncode
+    # While Python shuts down, it has no handler, and the signal ends the process. Shells call this 130, too.
+    return 130 if status == -signal.SIGINT else status, messages.decode()
 
 
 TRAIN = ["train", "--epochs", "1", "--name", "a", "--set", "hidden=[16]", "--set", "embedding=16"]
