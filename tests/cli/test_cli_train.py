@@ -20,7 +20,7 @@ from torch_pru.cli import running as commands
 from torch_pru.cli import training_view
 from torch_pru.lm.config import Config, build_config
 from torch_pru.lm.recipe import load_recipe
-from torch_pru.lm.training import Interrupted
+from torch_pru.lm.training import Interrupted, driver, train
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +100,33 @@ def test_lines_name_their_run(recipe: Path, tmp_path: Path, monkeypatch: pytest.
         assert sum("in validation" in line for line in own) == 2
         assert sum("tokens/s" in line for line in own) > 2
     assert all(line.startswith(("tiny-1: ", "tiny-2: ")) for line in lines)
+
+
+@pytest.mark.parametrize(("runs", "sizes"), [(2, [2]), (16, [16]), (17, [8, 9]), (36, [12, 12, 12])])
+def test_as_many_groups_as_a_gpu_needs(runs: int, sizes: list[int]) -> None:
+    config = build_config("a", {})
+    tasks = [commands.Task(Path(f"run-{number}"), config, train, []) for number in range(runs)]
+    groups = commands.groups_of(tasks)
+    assert [len(group) for group in groups] == sizes
+    assert [task for group in groups for task in group] == tasks
+
+
+def test_more_runs_than_fit_on_a_gpu(
+    recipe: Path, diverging: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "share_a_gpu", lambda configs: True)
+    monkeypatch.setattr(driver, "MAX_RUNS", 2)
+    out = tmp_path / "runs"
+    status, shown, errors = pru("train", diverging, recipe, "--seeds", 2, "--out", out)
+    assert status == 2
+    titles = [line for line in errors.splitlines() if line.startswith("training 2 runs in")]
+    assert titles == [
+        f"training 2 runs in {out}: lost-1 (seed 1), lost-2 (seed 2)",
+        f"training 2 runs in {out}: tiny-1 (seed 1), tiny-2 (seed 2)",
+    ]
+    ends = [line.split(":")[0] for line in shown.splitlines() if "best validation" in line]
+    assert ends == [str(out / "tiny-1"), str(out / "tiny-2")]
+    assert errors.splitlines()[-1].startswith(f"pru: error: 2 of 4 runs failed: {out / 'lost-1'}: the loss ")
 
 
 def test_runs_named_by_a_dot_are_resumed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,8 +41,14 @@ def resume(
         Task(run.path, run.config, partial(training.resume, run.path), [f"resuming {run.path}"])
         for run in opened
     ]
-    paths = [run.path for run in opened]
-    carry_out(tasks, lambda **options: training.resume(paths, **options), "resuming")
+    carry_out(tasks, resume_together, "resuming")
+
+
+def resume_together(tasks: list[Task], **options: Any) -> list[RunFolder]:
+    """Continue several runs at the same time."""
+    from torch_pru.lm import training
+
+    return training.resume([task.folder for task in tasks], **options)
 
 
 def already_finished(run: RunFolder) -> str:
@@ -86,5 +92,9 @@ def finetune(
         )
         for source in sources
     ]
-    paths = [source.path for source in sources]
-    carry_out(tasks, lambda **options: training.finetune(paths, overrides=changes, **options), "finetuning")
+    source_of = {task.folder: source.path for task, source in zip(tasks, sources, strict=True)}
+
+    def together(group: list[Task], **options: Any) -> list[RunFolder]:
+        return training.finetune([source_of[task.folder] for task in group], overrides=changes, **options)
+
+    carry_out(tasks, together, "finetuning")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -38,18 +41,44 @@ class Task:
 def carry_out(
     tasks: list[Task], together: Callable[..., list[RunFolder]], verb: str, *, endings: bool = True
 ) -> list[RunFolder]:
-    """Train all runs: at the same time on a GPU, else one after the other.
+    """Train all runs: on a GPU up to 16 at the same time, else one after the other.
+
+    A run that fails does not stop the others. Those that finish are summarised even if others failed.
 
     Args:
         tasks: the runs.
-        together: trains all of them at the same time.
+        together: trains a list of tasks at the same time.
         verb: what is being done, for the header.
         endings: whether each run ends with a summary.
     """
+    from torch_pru.lm.training import Failures, Interrupted, RunsFailedError
+
     say = ending if endings else _silent
-    if share_a_gpu([task.config for task in tasks]):
-        return at_once(tasks, together, verb, say)
-    return in_sequence(tasks, say)
+    groups = groups_of(tasks) if share_a_gpu([task.config for task in tasks]) else [[task] for task in tasks]
+    failures, finished = Failures(), []
+    for number, group in enumerate(groups, start=1):
+        try:
+            runs = train_group(group, together, verb)
+        except Interrupted:
+            left = [task for later in groups[number:] for task in later]
+            if names := [f"{task.folder} (seed {task.config.training.seed})" for task in left]:
+                messages().print(f"not started: {', '.join(names)}", soft_wrap=True)
+            raise
+        except RunsFailedError as failed:
+            failures.errors |= failed.errors
+            runs = failed.finished
+        except Exception as error:
+            if processes() > 1 or len(group) > 1:  # other processes may be in the middle of it
+                raise
+            failures.add(group[0].folder, error)
+            if group is not groups[-1]:
+                messages().print(f"failed: {failures.lines()[-1]}", soft_wrap=True)
+            continue
+        for run in runs:
+            say(run)
+        finished += runs
+    failures.raise_any(finished)
+    return finished
 
 
 def share_a_gpu(configs: list[Config]) -> bool:
@@ -62,52 +91,23 @@ def share_a_gpu(configs: list[Config]) -> bool:
     return len(devices) == 1 and devices.pop().type == "cuda"
 
 
-def at_once(
-    tasks: list[Task],
-    together: Callable[..., list[RunFolder]],
-    verb: str,
-    say: Callable[[RunFolder], None],
-) -> list[RunFolder]:
-    """Train all at the same time. Those that finish are summarised even if others failed."""
-    from torch_pru.lm.training import RunsFailedError
+def groups_of(tasks: list[Task]) -> list[list[Task]]:
+    """As few groups as possible, about equally large, that can be trained at the same time."""
+    from torch_pru.lm.training.driver import MAX_RUNS
 
-    folders = [task.folder for task in tasks]
-    names = ", ".join(f"{task.folder.name} (seed {task.config.training.seed})" for task in tasks)
+    count = math.ceil(len(tasks) / MAX_RUNS)
+    ends = [round(number * len(tasks) / count) for number in range(count + 1)]
+    return [tasks[first:last] for first, last in pairwise(ends)]
+
+
+def train_group(group: list[Task], together: Callable[..., list[RunFolder]], verb: str) -> list[RunFolder]:
+    """Train one run, or several at the same time."""
+    if len(group) == 1:
+        return [watched(group[0].work, group[0].header)]
+    folders = [task.folder for task in group]
+    names = ", ".join(f"{task.folder.name} (seed {task.config.training.seed})" for task in group)
     title = f"{verb} {len(folders)} runs in {folders[0].parent}: {names}"
-    try:
-        runs = watched(together, [title], folders)
-    except RunsFailedError as failed:
-        for run in failed.finished:
-            say(run)
-        raise
-    for run in runs:
-        say(run)
-    return runs
-
-
-def in_sequence(tasks: list[Task], say: Callable[[RunFolder], None]) -> list[RunFolder]:
-    """Train one after the other. A run that fails does not stop the next one."""
-    from torch_pru.lm.training import Failures, Interrupted
-
-    failures, finished = Failures(), []
-    for number, task in enumerate(tasks, start=1):
-        try:
-            run = watched(task.work, task.header)
-        except Interrupted:
-            if left := [f"{one.folder} (seed {one.config.training.seed})" for one in tasks[number:]]:
-                messages().print(f"not started: {', '.join(left)}", soft_wrap=True)
-            raise
-        except Exception as error:
-            if processes() > 1:  # the others may be in the middle of it
-                raise
-            failures.add(task.folder, error)
-            if task is not tasks[-1]:
-                messages().print(f"failed: {failures.lines()[-1]}", soft_wrap=True)
-        else:
-            finished.append(run)
-            say(run)
-    failures.raise_any(finished)
-    return finished
+    return watched(partial(together, group), [title], folders)
 
 
 def watched(work: Callable[..., Result], header: Sequence[str], folders: Sequence[Path] = ()) -> Result:

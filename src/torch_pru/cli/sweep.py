@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -16,9 +16,18 @@ from torch_pru.cli.console import messages, output, processes, say
 from torch_pru.cli.data import TOKENS_HELP
 from torch_pru.cli.ending import own_scores
 from torch_pru.cli.progress import bar
+from torch_pru.cli.resume import resume_together
 from torch_pru.cli.running import Task, carry_out
 from torch_pru.cli.settings import parse_settings
-from torch_pru.cli.train import Device, Out, config_for_text, headers_of, read_text_files, with_limit
+from torch_pru.cli.train import (
+    Device,
+    Out,
+    config_for_text,
+    headers_of,
+    read_text_files,
+    train_together,
+    with_limit,
+)
 from torch_pru.errors import PRUError
 
 if TYPE_CHECKING:
@@ -276,22 +285,14 @@ def train_all(runs: Mapping[Path, Config]) -> None:
             Task(path, runs[path], partial(training.resume, path), [f"resuming {path}"])
             for path in unfinished
         ]
-
-        def resume_all(**options: Any) -> list[RunFolder]:
-            return training.resume(unfinished, **options)
-
-        carry_out(tasks, resume_all, "resuming", endings=False)
+        carry_out(tasks, resume_together, "resuming", endings=False)
     if new := {path: config for path, config in runs.items() if path not in there}:
         headers = headers_of(list(new.values()), list(new))
         tasks = [
             Task(path, config, partial(training.train, config, path), header)
             for (path, config), header in zip(new.items(), headers, strict=True)
         ]
-
-        def train_all_new(**options: Any) -> list[RunFolder]:
-            return training.train(list(new.values()), list(new), **options)
-
-        carry_out(tasks, train_all_new, "training", endings=False)
+        carry_out(tasks, train_together, "training", endings=False)
 
 
 def scored(path: Path) -> RunFolder:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -256,7 +256,14 @@ def start_training(configs: list[Config], folders: list[Path]) -> list[RunFolder
         Task(folder, config, partial(training.train, config, folder), header)
         for config, folder, header in zip(configs, folders, headers_of(configs, folders), strict=True)
     ]
-    return carry_out(tasks, lambda **options: training.train(configs, folders, **options), "training")
+    return carry_out(tasks, train_together, "training")
+
+
+def train_together(tasks: list[Task], **options: Any) -> list[RunFolder]:
+    """Train several new runs at the same time."""
+    from torch_pru.lm import training
+
+    return training.train([task.config for task in tasks], [task.folder for task in tasks], **options)
 
 
 def headers_of(configs: Sequence[Config], folders: Sequence[Path]) -> list[list[str]]:
