@@ -28,7 +28,7 @@ import flash
 import torch
 from checking import in_plain_code, relative_error
 from suites import SUITES, Measure
-from timing import captured, interleaved, peak_megabytes, table, write_record
+from timing import captured, host_seconds, interleaved, peak_megabytes, table, write_record
 from torch import Tensor, nn
 
 from torch_pru import PRU
@@ -83,10 +83,18 @@ CUDA_CASES = [
     Case("PRU 1400, g=4, K=2", 1400, 4, 2, torch.float16),
     Case("PRU 1400, g=4, K=2", 1400, 4, 2, torch.bfloat16),
     Case("PRU 1400, g=4, K=2", 1400, 4, 2, torch.float32),
+    Case("PRU 512, g=4, K=2", 512, 4, 2, torch.float16, batch=32),
+    Case("PRU 512, g=4, K=2", 512, 4, 2, torch.bfloat16, batch=32),
+    Case("PRU 512, g=4, K=2", 512, 4, 2, torch.float32, batch=32),
+    Case("PRU 256, g=4, K=2", 256, 4, 2, torch.float16, batch=32),
+    Case("PRU 256, g=4, K=2", 256, 4, 2, torch.float32, batch=32),
     Case("PRU 1200, g=2, K=2", 1200, 2, 2, torch.float16),
     Case("LSTM (g=1, K=1) 1000", 1000, 1, 1, torch.float16),
     Case("LSTM (g=1, K=1) 1024", 1024, 1, 1, torch.float16, batch=24),
+    Case("LSTM (g=1, K=1) 1024", 1024, 1, 1, torch.bfloat16, batch=24),
     Case("LSTM (g=1, K=1) 1150", 1150, 1, 1, torch.bfloat16),
+    Case("PRU 1400, g=4, K=2, large batch", 1400, 4, 2, torch.float16, batch=128),
+    Case("PRU 2048, g=8, K=2, large batch", 2048, 8, 2, torch.float16, batch=256, steps=128),
 ]
 # FlashRNN's fused kernels do not serve heads of 350: a case of 352, the same for all three.
 FLASHRNN_CASES = [Case("PRU 1408, g=4, K=2", 1408, 4, 2, torch.bfloat16)]
@@ -209,12 +217,16 @@ def speed_rows(
 def times(
     calls: dict[str, functools.partial[None]], rivals: tuple[str, ...], device: torch.device, repeats: int
 ) -> list[str]:
-    """Milliseconds of each rival and PRU's share of nn.LSTM's; on a GPU as CUDA graphs, then call by call."""
+    """Milliseconds of each rival and PRU's share of nn.LSTM's.
+
+    On a GPU as CUDA graphs, then call by call, then what the host alone needs for a call.
+    """
     measured = [(interleaved(calls, device, repeats), calls)]
     if device.type == "cuda":
         graphs = {name: captured(call) if can_be_graph(call) else None for name, call in calls.items()}
         replays = {name: graphs[name] or call for name, call in calls.items()}
         measured.insert(0, (interleaved(replays, device, repeats), graphs))
+        measured.append((host_seconds(calls, repeats), calls))
     cells = []
     for seconds, meant in measured:
         for name in rivals:
@@ -265,7 +277,7 @@ def main() -> None:
     parser.add_argument("--growth", action="store_true", help="also show how cost grows with steps and batch")
     parser.add_argument("--flashrnn", action="store_true", help="also FlashRNN; compiles for minutes")
     parser.add_argument("--only", default="", help="only layers whose name contains this, say 1408")
-    parser.add_argument("--suite", action="append", choices=SUITES, help="only these rows, on a CPU")
+    parser.add_argument("--suite", action="append", choices=SUITES, help="only these rows")
     parser.add_argument(
         "--one-thread-time",
         action="store_true",
@@ -274,7 +286,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the tables to this file")
     arguments = parser.parse_args()
     if arguments.suite:
-        run_suites(arguments.suite, arguments.repeats, arguments.one_thread_time, arguments.json)
+        run_suites(arguments)
         return
     device, rivals = arguments.device, ("PRU", "nn.LSTM")
     torch.backends.cuda.matmul.allow_tf32 = True  # the PRU's input transform; nn.LSTM's rounds so by default
@@ -287,18 +299,13 @@ def main() -> None:
     cases = [case for case in cases if arguments.only in case.name]
     if not cases:
         parser.error(f"--only {arguments.only}: no layer has that in its name")
-    where = (
-        torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"{torch.get_num_threads()} CPU threads"
-    )
     rows = speed_rows(cases, rivals, device, arguments.repeats)
     columns = (*(f"{name} ms" for name in rivals), "PRU / nn.LSTM")
-    if device.type == "cuda":  # a graph shows the device's time; call by call, the host's is in it too
-        columns = (*(f"graph: {name}" for name in columns), *(f"call: {name}" for name in columns))
+    if device.type == "cuda":  # a graph shows the device's time; a call takes the longer of device and host
+        columns = tuple(f"{how}: {name}" for how in ("graph", "call", "host") for name in columns)
     remark = ("FlashRNN's kernels",) if arguments.flashrnn else ()
     sizes = ("layer", "what", "size", *columns)
-    title = f"PRU beside {' and '.join(rivals[1:])} on {where}, PyTorch {torch.__version__}"
+    title = f"PRU beside {' and '.join(rivals[1:])} on {name_of(device)}, PyTorch {torch.__version__}"
     tables = [(title, (*sizes, "peak MB, " + " / ".join(rivals), *remark), rows)]
     if arguments.growth:
         header = ("grows", "to", "ms", "times the one before")
@@ -310,18 +317,31 @@ def main() -> None:
         write_record(arguments.json, tables)
 
 
-def run_suites(names: list[str], repeats: int, one_thread: bool, path: Path | None) -> None:
+def run_suites(arguments: argparse.Namespace) -> None:
     """Print the tables of suites, and add them to a record."""
+    device, one_thread = arguments.device, arguments.one_thread_time
     if one_thread:
         torch.set_num_threads(1)
-    measure = Measure(repeats, time.thread_time if one_thread else time.perf_counter)
-    where = "one CPU thread, CPU time" if one_thread else f"{torch.get_num_threads()} CPU threads"
-    for name in names:
+    clock = time.thread_time if one_thread else time.perf_counter
+    measure = Measure(
+        arguments.repeats, clock, device, torch.float32 if device.type == "cpu" else torch.float16
+    )
+    where = name_of(device)
+    if one_thread:
+        where = "one CPU thread, CPU time"
+    for name in arguments.suite:
         title, header, rows = SUITES[name]
         shown = (f"{title}, on {where}, PyTorch {torch.__version__}", header, rows(measure))
         print(table(*shown), flush=True)
-        if path is not None:
-            write_record(path, [shown])
+        if arguments.json is not None:
+            write_record(arguments.json, [shown])
+
+
+def name_of(device: torch.device) -> str:
+    """The GPU, or the number of threads on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{torch.get_num_threads()} CPU threads"
 
 
 if __name__ == "__main__":

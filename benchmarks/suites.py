@@ -28,9 +28,11 @@ class Measure:
 
     repeats: int
     clock: Callable[[], float]
+    device: torch.device = CPU
+    dtype: torch.dtype = torch.float32
 
     def seconds(self, calls: dict[str, Callable[[], object]]) -> dict[str, float]:
-        return interleaved(calls, CPU, self.repeats, self.clock)
+        return interleaved(calls, self.device, self.repeats, self.clock)
 
     def row(self, what: str, size: str, mine: Callable[[], object], other: Callable[[], object]) -> Row:
         taken = self.seconds({"mine": mine, "other": other})
@@ -133,9 +135,13 @@ def packed(measure: Measure) -> list[Row]:
     """Two layers in both directions over sequences of 10 to 70 steps."""
     rows = []
     for width, batch in ((32, 20), (64, 20), (256, 20), (256, 64)):
-        pair = layers(width, num_layers=2, bidirectional=True)
+        pair = [
+            layer.to(measure.device)
+            for layer in layers(width, measure.dtype, num_layers=2, bidirectional=True)
+        ]
         lengths = torch.randint(10, 71, (batch,)).tolist()
-        x = pack_sequence([torch.randn(length, width) for length in lengths], enforce_sorted=False)
+        sequences = [torch.randn(length, width).to(measure.device, measure.dtype) for length in lengths]
+        x = pack_sequence(sequences, enforce_sorted=False)
         rows += measure.rows(f"{width} units, B={batch}", *pair, x)
     return rows
 

@@ -48,6 +48,19 @@ def captured(call: Callable[[], object]) -> Callable[[], object] | None:
     return graph.replay
 
 
+def host_seconds(
+    calls: Mapping[str, Callable[[], object]], repeats: int = 5, count: int = 20
+) -> dict[str, float]:
+    """Median seconds that the host needs to submit a call to the GPU, while it does not wait for the GPU."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            torch.cuda.synchronize()
+            taken[name].append(_host_seconds(call, count, time.perf_counter))
+    torch.cuda.synchronize()
+    return {name: statistics.median(rounds) for name, rounds in taken.items()}
+
+
 def _inner_repeats(call: Callable[[], object], measure: Callable, at_least: float = 0.02) -> int:
     """How often to run a call so that one measurement lasts long enough to be read off a clock."""
     measure(call, 1)  # the first call pays for allocations and kernel choices

@@ -90,6 +90,7 @@ def test_parameter_counts_of_the_comparison() -> None:
     for first, *others in (
         [
             "ptb-awd-pru-g4",
+            "ptb-awd-pru-g4-tuned",
             "ptb-awd-lstm-964",
             "ptb-awd-pru-k1",
             "ptb-awd-pru-k1-no-residual",
