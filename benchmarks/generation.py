@@ -2,6 +2,7 @@
 
     python benchmarks/generation.py                 # on the CPU
     python benchmarks/generation.py --device cuda   # on an NVIDIA GPU
+    python benchmarks/generation.py --json FILE     # and keep the table as a record
 
 On a GPU both are run as CUDA graphs and step by step. First the words of each are checked against float64;
 where they are wrong, nothing is printed but the error. Weights are random: a token costs the same whatever it
@@ -15,11 +16,12 @@ import copy
 import sys
 from collections.abc import Callable, Iterator
 from itertools import islice, product
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from checking import in_plain_code
-from timing import interleaved, table
+from timing import interleaved, place, table, write_record
 from torch import Tensor, nn
 
 from torch_pru.lm.data import Vocabulary
@@ -131,6 +133,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", type=torch.device)
     parser.add_argument("--precision", nargs="+", default=["float32"], help="float32, float16, bfloat16")
     parser.add_argument("--repeats", default=5, type=int, help="rounds, of which the median is taken")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table to this file")
     arguments = parser.parse_args()
     device = arguments.device
     calls = calls_of(arguments.precision, device)
@@ -142,8 +145,10 @@ def main() -> None:
         (*case, f"{1e6 / rate:.0f}", f"{rate:,.0f}", f"{rate / best:.2f}") for case, rate in rates.items()
     ]
     header = ("model", "precision", "run", "µs a token", "tokens/s", "times the best nn.LSTM")
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
-    print(table(f"Greedy generation, {RECIPE} and its widths, batch 1, on {where}", header, rows))
+    results = (f"Greedy generation, {RECIPE} and its widths, batch 1, on {place(device)}", header, rows)
+    print(table(*results))
+    if arguments.json is not None:
+        write_record(arguments.json, [results])
 
 
 if __name__ == "__main__":

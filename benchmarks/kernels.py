@@ -1,6 +1,8 @@
 """Check, then time, the fused recurrence alone (no input transform): forward, and backward, all gradients.
 
     python benchmarks/kernels.py [--shapes 4x350x20 1x1000x20 ...] [--steps 70] [--dtype float16]
+    python benchmarks/kernels.py --without-clusters   # the kernels that GPUs before Hopper run
+    python benchmarks/kernels.py --json FILE          # and keep the table as a record
 
 A shape is groups x units x batch. Each runs in a process of its own, so that one that hangs is stopped.
 """
@@ -8,10 +10,14 @@ A shape is groups x units x batch. Each runs in a process of its own, so that on
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+Row = tuple[str, ...]
+HEADER = ("groups x units x batch", "forward", "saving", "backward", "output error", "gradient error")
 SHAPES = ("4x350x20", "4x350x80", "4x350x1", "4x100x20", "2x600x20", "2x200x20", "1x400x20", "1x600x20")
 SHAPES += ("1x1000x20", "1x1024x24", "1x1150x20", "1x1200x20", "1x1400x20")
 LIMIT_SECONDS = 60
@@ -63,7 +69,14 @@ def worst_errors(problem, dtype) -> tuple[float, float]:
     return max(outputs.values()), max(errors.values())
 
 
-def measure(shape: str, steps: int, dtype_name: str) -> str:
+def without_clusters() -> None:
+    """Plan as for a GPU before Hopper, which has no thread-block clusters."""
+    from torch_pru.ops.cuda import plan
+
+    plan.team = lambda device, size: None
+
+
+def measure(shape: str, steps: int, dtype_name: str) -> Row:
     import torch
     from literal import make_problem
 
@@ -90,8 +103,26 @@ def measure(shape: str, steps: int, dtype_name: str) -> str:
     def back():
         cuda.backward(*grads, kept)
 
-    times = " ".join(f"{median_microseconds(work):8.1f}" for work in (infer, train, back))
-    return f"{shape:>12} {times}   {worst_output:.1e} {worst_gradient:.1e}"
+    times = (f"{median_microseconds(work):.1f}" for work in (infer, train, back))
+    return shape, *times, f"{worst_output:.1e}", f"{worst_gradient:.1e}"
+
+
+def rows_of(arguments: argparse.Namespace) -> Iterator[Row]:
+    """Each shape, measured in a process of its own."""
+    command = [sys.executable, __file__, "--steps", str(arguments.steps), "--dtype", arguments.dtype]
+    command += ["--without-clusters"] * arguments.without_clusters
+    for shape in arguments.shapes:
+        try:
+            done = subprocess.run(
+                [*command, "--one", shape], capture_output=True, text=True, timeout=LIMIT_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            yield shape, f"stopped after {LIMIT_SECONDS} s", *[""] * 4
+            continue
+        if done.returncode:
+            yield shape, f"failed: {done.stderr[-900:]}", *[""] * 4
+        else:
+            yield tuple(json.loads(done.stdout))
 
 
 def main() -> None:
@@ -101,39 +132,31 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=SHAPES)
     parser.add_argument("--steps", type=int, default=70)
     parser.add_argument("--dtype", default="float16", choices=("float16", "bfloat16", "float32"))
+    parser.add_argument(
+        "--without-clusters", action="store_true", help="the kernels that GPUs before Hopper run"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table to this file")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.without_clusters:
+        without_clusters()
     if arguments.one:
-        print(measure(arguments.one, arguments.steps, arguments.dtype))
+        print(json.dumps(measure(arguments.one, arguments.steps, arguments.dtype)))
         return
     import torch
+    from timing import place, table, write_record
 
     if not torch.cuda.is_available():
         sys.exit("the kernels run on an NVIDIA GPU, and there is none here")
-    title = f"worst errors ({arguments.dtype}, T={arguments.steps}, us)"
-    lines = [f"{'shape':>12} {'forward':>8} {'saving':>8} {'backward':>8}   {title}"]
-    failures = 0
-    for shape in arguments.shapes:
-        command = [
-            sys.executable,
-            __file__,
-            "--one",
-            shape,
-            "--steps",
-            str(arguments.steps),
-            "--dtype",
-            arguments.dtype,
-        ]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-            failed = done.returncode != 0
-            lines.append(f"{shape:>12} failed: {done.stderr[-900:]}" if failed else done.stdout.rstrip())
-        except subprocess.TimeoutExpired:
-            failed = True
-            lines.append(f"{shape:>12} stopped after {LIMIT_SECONDS} s")
-        failures += failed
-    print("\n".join(lines))
-    if failures:
+    rows = list(rows_of(arguments))
+    which = "kernels without clusters" if arguments.without_clusters else "kernels"
+    where = place(torch.device("cuda"))
+    title = f"The {which}, {arguments.dtype}, T={arguments.steps}, microseconds, on {where}"
+    results = (title, HEADER, rows)
+    print(table(*results))
+    if arguments.json is not None:
+        write_record(arguments.json, [results])
+    if any(row[-1] == "" for row in rows):
         sys.exit(1)
 
 

@@ -119,6 +119,13 @@ def _resident_peak() -> float:
     return int(found.group(1)) / 1e3 if found else float("nan")
 
 
+def place(device: torch.device) -> str:
+    """Where a benchmark ran: the GPU, or the number of threads on a CPU, and PyTorch's version."""
+    gpu = device.type == "cuda"
+    where = torch.cuda.get_device_name(device) if gpu else f"{torch.get_num_threads()} CPU threads"
+    return f"{where}, PyTorch {torch.__version__}"
+
+
 def table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """A Markdown table."""
     lines = [f"\n**{title}**\n", "| " + " | ".join(header) + " |", "|" + "---|" * len(header)]

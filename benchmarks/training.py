@@ -2,6 +2,7 @@
 
     python benchmarks/training.py                 # on the CPU
     python benchmarks/training.py --device cuda   # on an NVIDIA GPU
+    python benchmarks/training.py --json FILE     # and keep the table as a record
 
 Every regulariser is on, and averaging. The text is random words: a step costs the same whatever they say.
 First a step of each model without dropout is checked against float64; where the weights end elsewhere,
@@ -14,10 +15,11 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from checking import in_plain_code, relative_error
-from timing import interleaved, peak_megabytes, table
+from timing import interleaved, peak_megabytes, place, table, write_record
 from torch import Tensor
 
 from torch_pru.lm.config import Config
@@ -133,6 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", type=torch.device)
     parser.add_argument("--repeats", default=5, type=int, help="rounds, of which the median is taken")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table to this file")
     arguments = parser.parse_args()
     device = arguments.device
     rows = CUDA_ROWS if device.type == "cuda" else CPU_ROWS
@@ -148,7 +151,10 @@ def main() -> None:
     title = "A training step, every regulariser and averaging on" + (
         " (CUDA graphs; nn.LSTM cannot be captured with weight drop)" if device.type == "cuda" else ""
     )
-    print(table(title, ("model", "ms", "tokens/s", "peak MB"), shown))
+    results = (f"{title}, on {place(device)}", ("model", "ms", "tokens/s", "peak MB"), shown)
+    print(table(*results))
+    if arguments.json is not None:
+        write_record(arguments.json, [results])
 
 
 if __name__ == "__main__":
