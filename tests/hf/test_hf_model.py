@@ -179,3 +179,12 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match=r"needs transformers; pip install 'torch-pru\[hf\]'"):
         import torch_pru.hf  # noqa: F401
+
+
+def test_the_harness_names_what_it_needs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "torch_pru.hf.harness", raising=False)
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    with pytest.raises(
+        ImportError, match=r"harness needs lm_eval and its extra hf; pip install 'lm_eval\[hf\]'"
+    ):
+        import torch_pru.hf.harness  # noqa: F401

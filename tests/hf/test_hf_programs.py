@@ -1,6 +1,6 @@
 """Programs of others on an exported run. They run where their packages are installed:
 
-pip install 'torch-pru[lm,hf]' lm_eval        (or minicons, or pyctcdecode; each in an environment of its own)
+pip install 'torch-pru[lm,hf]' 'lm_eval[hf]'    (or minicons, or pyctcdecode; each in its own environment)
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def exported(scorer: Scorer, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_lm_evaluation_harness(scorer: Scorer, exported: Path, tmp_path: Path):
-    pytest.importorskip("lm_eval", reason="needs lm_eval")
+    pytest.importorskip("lm_eval", reason="needs lm_eval[hf]")
     text = f"{SPOKEN}\n" * 100  # 2,400 words: several windows
     (tmp_path / "text.jsonl").write_text(json.dumps({"text": text}))
     task = {

@@ -1,10 +1,11 @@
 """lm-evaluation-harness with PRU models.
 
-    python -m torch_pru.hf.harness --model pru --model_args pretrained=DIR --tasks wikitext --device cpu
+    python -m torch_pru.hf.harness run --model pru --model_args pretrained=DIR --tasks wikitext --device cpu
 
-The arguments are those of ``lm_eval``. DIR is what ``pru export RUN DIR --to hf`` wrote. The model ``pru``
-is the harness's ``hf`` but for one thing: a long text is read from beginning to end with the state carried
-along, as `pru evaluate` does, and not in windows that each begin anew.
+The arguments are those of ``lm_eval``, which ``pip install 'lm_eval[hf]'`` installs. DIR is what
+``pru export RUN DIR --to hf`` wrote. The model ``pru`` is the harness's ``hf`` but for one thing: a long text
+is read from beginning to end with the state carried along, as `pru evaluate` does, and not in windows that
+each begin anew.
 
 A word outside the vocabulary is scored as ``<unk>``, so the harness's *word* perplexity is comparable only
 between models of one vocabulary.
@@ -15,10 +16,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from lm_eval.api.registry import register_model
-from lm_eval.models.huggingface import HFLM
 
 import torch_pru.hf  # noqa: F401 (registers the classes)
+
+try:
+    from lm_eval.api.registry import register_model
+    from lm_eval.models.huggingface import HFLM
+except ImportError as error:
+    raise ImportError(
+        "torch_pru.hf.harness needs lm_eval and its extra hf; pip install 'lm_eval[hf]'"
+    ) from error
 
 WINDOW = 1000
 """Words that are read at once."""
