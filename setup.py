@@ -50,10 +50,20 @@ class DistributionWithKernels(Distribution):
         return COMPILER is not None
 
 
+def page_is_built() -> bool:
+    """Whether the files of ``pru page`` are there and those of the sources, which are copied unchanged."""
+    sources = [path for path in (PAGE_SOURCE / "src").rglob("*") if path.is_file()]
+    built = [PAGE_SITE / path.relative_to(PAGE_SOURCE / "src") for path in sources]
+    return all(
+        copy.is_file() and copy.read_bytes() == path.read_bytes()
+        for path, copy in zip(sources, built, strict=True)
+    )
+
+
 def build_page() -> None:
-    """Build the files of ``pru page``, which a wheel contains, unless they are there or npm is missing."""
+    """Build the files of ``pru page``, unless they are there or npm is missing."""
     npm = shutil.which("npm")
-    if (PAGE_SITE / "index.html").is_file() or npm is None:
+    if page_is_built() or npm is None:
         return
     for command in (["ci", "--omit=dev"], ["run", "build"]):
         subprocess.run([npm, *command], cwd=PAGE_SOURCE, check=True)
@@ -68,11 +78,15 @@ class SourceWithPage(sdist):
 
 
 class BuildWithKernels(build_py):
-    """Puts the page and the compiled kernels into the wheel."""
+    """Puts the page and the compiled kernels into the wheel; an editable install works without the page."""
 
     def run(self) -> None:
-        if not self.editable_mode:
+        try:
             build_page()
+        except subprocess.CalledProcessError as error:
+            if not self.editable_mode:
+                raise
+            print(f"pru page is not available: {error}")
         super().run()
         if not self.editable_mode and COMPILER is not None:
             folder = Path(self.build_lib, "torch_pru", "ops", "native")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,7 +52,9 @@ def test_every_file_of_the_package_is_shipped(pyproject: dict[str, Any]) -> None
             assert (path.parent / "__init__.py").is_file(), f"{path.parent} is not a package"
 
 
-def test_the_readme_on_pypi_has_absolute_links_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def setup_script(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What setup.py defines, and what it gives to ``setup`` as ``arguments``."""
     arguments: dict[str, Any] = {}
     stubs = {
         "setuptools": {"Distribution": object, "setup": lambda **given: arguments.update(given)},
@@ -62,8 +66,47 @@ def test_the_readme_on_pypi_has_absolute_links_only(monkeypatch: pytest.MonkeyPa
         module = ModuleType(name)
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, name, module)
-    runpy.run_path(str(ROOT / "setup.py"))
-    text = re.sub(r"```.*?```", "", arguments["long_description"], flags=re.S)
+    return runpy.run_path(str(ROOT / "setup.py")) | {"arguments": arguments}
+
+
+def test_a_page_of_other_sources_is_built_again(
+    setup_script: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, commands = tmp_path / "site", []
+    build = setup_script["build_page"]
+    monkeypatch.setitem(build.__globals__, "PAGE_SITE", site)
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    monkeypatch.setattr("subprocess.run", lambda command, **_: commands.append(command))
+    build()
+    assert commands == [["npm", "ci", "--omit=dev"], ["npm", "run", "build"]]
+    shutil.copytree(ROOT / "page" / "src", site)
+    build()
+    assert len(commands) == 2  # what is there is what the sources say
+    (site / "main.js").write_text("")
+    build()
+    assert len(commands) == 4
+
+
+def test_a_wheel_is_compared_with_the_sources(tmp_path: Path) -> None:
+    check = runpy.run_path(str(ROOT / "tools" / "check_wheel.py"))
+    wheel, runtime = tmp_path / "torch_pru-0.1.0-py3-none-any.whl", "torch_pru/page/site/runtime/x.wasm"
+    whole = check["files"](check["PACKAGE"], "torch_pru/") | check["files"](check["PAGE"], check["SITE"])
+
+    def missing(content: dict[str, bytes]) -> list[str]:
+        with zipfile.ZipFile(wheel, "w") as archive:
+            for name, data in content.items():
+                archive.writestr(name, data)
+        found: list[str] = check["missing"](wheel)
+        return found
+
+    assert missing({**whole, runtime: b""}) == []
+    page = "torch_pru/page/site/main.js"
+    assert missing({**whole, runtime: b"", page: b"other"}) == [f"the present {page}"]
+    assert page in missing({name: data for name, data in whole.items() if name != page})
+
+
+def test_the_readme_on_pypi_has_absolute_links_only(setup_script: dict[str, Any]) -> None:
+    text = re.sub(r"```.*?```", "", setup_script["arguments"]["long_description"], flags=re.S)
     targets = re.findall(r"\]\(([^)\s]+)\)", text)
     assert len(targets) > 10
     assert [target for target in targets if not target.startswith("https://")] == []

@@ -1,6 +1,6 @@
 """Checks that a wheel contains the whole package: ``python tools/check_wheel.py dist/*.whl``.
 
-Every file of ``src/torch_pru`` must be in it, the built files of ``pru page``, and, if the wheel is for one
+Every file of ``src/torch_pru`` and of the page must be in it, unchanged, and, if the wheel is for one
 platform, the compiled kernels.
 """
 
@@ -10,26 +10,35 @@ import sys
 import zipfile
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src"
-PAGE = "torch_pru/page/site/"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "torch_pru"
+PAGE = ROOT / "page" / "src"
+SITE = "torch_pru/page/site/"
 
 
 def missing(wheel: Path) -> list[str]:
     """What the wheel should contain and does not."""
-    names = set(zipfile.ZipFile(wheel).namelist())
-    files = (path for path in (SOURCE / "torch_pru").rglob("*") if path.is_file())
-    wanted = {path.relative_to(SOURCE).as_posix() for path in files if "__pycache__" not in path.parts}
-    lost = sorted(wanted - names)
-    if f"{PAGE}index.html" not in names or not any(
-        name.startswith(PAGE) and name.endswith(".wasm") for name in names
-    ):
-        lost.append(f"{PAGE} with index.html and the runtime (*.wasm)")
-    has_kernels = any("/ops/native/kernels_" in name for name in names)
+    with zipfile.ZipFile(wheel) as archive:
+        found = {name: archive.read(name) for name in archive.namelist()}
+    wanted = files(PACKAGE, "torch_pru/") | files(PAGE, SITE)
+    lost = sorted(name for name, content in wanted.items() if name not in found)
+    lost += sorted(
+        f"the present {name}" for name, content in wanted.items() if found.get(name, content) != content
+    )
+    if not any(name.startswith(SITE) and name.endswith(".wasm") for name in found):
+        lost.append(f"the runtime of the page ({SITE}**/*.wasm)")
+    has_kernels = any("/ops/native/kernels_" in name for name in found)
     if has_kernels == wheel.name.endswith("-none-any.whl"):
         lost.append(
             "kernels" if not has_kernels else "a tag for one platform, which a wheel with kernels has"
         )
     return lost
+
+
+def files(folder: Path, prefix: str) -> dict[str, bytes]:
+    """The files of a folder by their names in the wheel."""
+    found = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {prefix + path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
 if __name__ == "__main__":

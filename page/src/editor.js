@@ -40,16 +40,25 @@ export class Editor {
     return this.field.selectionEnd;
   }
 
-  /** Put `text` in the place of everything before the caret. The browser's undo takes it back. */
+  /** Put `text` in the place of everything before the caret. */
   replaceBefore(text) {
-    const [before, field] = [this.text.slice(0, this.caret), this.field];
+    const before = this.text.slice(0, this.caret);
     let same = 0;
     while (same < before.length && same < text.length && before[same] === text[same]) same++;
-    field.focus({ preventScroll: true });
-    field.setSelectionRange(same, before.length);
-    const added = text.slice(same);
-    if (added && document.execCommand('insertText', false, added)) return;
-    field.setRangeText(added, same, before.length, 'end');
+    this.replace(same, before.length, text.slice(same));
+  }
+
+  clear() {
+    this.replace(0, this.text.length, '');
+  }
+
+  /** Replace a part of the text as if by typing. The browser's undo takes it back. */
+  replace(start, end, text) {
+    this.field.focus({ preventScroll: true });
+    this.field.setSelectionRange(start, end);
+    if (start === end && !text) return;
+    if (document.execCommand(text ? 'insertText' : 'delete', false, text)) return;
+    this.field.setRangeText(text, start, end, 'end');
     this.changed();
   }
 

@@ -16,7 +16,8 @@ async function start() {
   part('starting').remove();
   const { models } = await (await fetch('models.json')).json();
   for (const [number, folder] of models.entries()) {
-    const panel = new Panel(folder, number, { take: (text) => editor.replaceBefore(text), ready, write, announce });
+    const take = (text) => editor.replaceBefore(text);
+    const panel = new Panel(folder, number, { take, ready, write, announce, scale });
     panels.push(panel);
     part('panels').append(panel.root);
   }
@@ -29,14 +30,7 @@ async function start() {
     taken: (number) => panels[0].takeNumber(number),
   });
   part('memory').addEventListener('change', () => update());
-  part('clear').addEventListener('click', () => {
-    writing = null;
-    editor.replaceAll('');
-    field.focus();
-  });
-  part('temperature').addEventListener('input', () => {
-    part('temperature-shown').textContent = Number(part('temperature').value).toFixed(1);
-  });
+  part('clear').addEventListener('click', () => editor.clear());
   for (const panel of panels) followPointer(panel);
   scrollTogether();
 }
@@ -57,6 +51,11 @@ function compare() {
   part('different').hidden = digests.size < 2;
 }
 
+/** Draw the bars of all models to one scale. */
+function scale() {
+  part('panels').style.setProperty('--scale', Math.max(1, ...panels.map(({ largest }) => largest)));
+}
+
 function update(started = null) {
   const [text, caret, memory] = [editor.text, editor.caret, part('memory').checked];
   const same = last && text === last.text && caret === last.caret && memory === last.memory;
@@ -65,7 +64,7 @@ function update(started = null) {
   return Promise.all(panels.map((panel) => panel.update(text, caret, memory, started)));
 }
 
-/** Let a model write on, until it is stopped or has written enough. */
+/** Let a model write on, until it is stopped, the text is changed, or it has written enough. */
 async function write(panel) {
   const button = panel.part('write');
   if (writing) {
@@ -74,9 +73,12 @@ async function write(panel) {
   }
   writing = panel;
   button.textContent = 'Stop';
-  for (let count = 0; count < WRITTEN && writing === panel; count++) {
-    const text = await panel.writtenOn(Number(part('temperature').value));
-    if (writing !== panel) break;
+  let { text } = editor;
+  const goesOn = () => writing === panel && editor.text === text;
+  for (let count = 0; count < WRITTEN && goesOn(); count++) {
+    const longer = await panel.writtenOn();
+    if (!goesOn()) break;
+    text = longer;
     await editor.replaceAll(text);
     await new Promise((resolve) => setTimeout(resolve, 30));
   }
@@ -107,9 +109,12 @@ function followPointer(panel) {
   paper.addEventListener('pointerleave', ({ pointerType }) => {
     if (pointerType === 'mouse') bubble.hidden = true;
   });
-  document.addEventListener('keydown', () => {
+  const hide = () => {
     bubble.hidden = true;
-  });
+  };
+  document.addEventListener('keydown', hide);
+  document.addEventListener('pointerdown', hide);
+  paper.addEventListener('scroll', hide);
 }
 
 /** Scroll the texts of all models together. */

@@ -14,12 +14,11 @@ const IDLE = 350; // milliseconds without a key before the unit is looked into
 
 export class Panel {
   /** `take(text)` puts a text in the place of what is before the caret. */
-  constructor(folder, number, { take, ready, write, announce }) {
+  constructor(folder, number, { take, ready, write, announce, scale }) {
     this.root = fromTemplate('panel');
     this.part = (name) => this.root.querySelector(`.${name}`);
     this.number = number;
-    this.take = take;
-    this.ready = ready;
+    Object.assign(this, { take, ready, scale });
     this.announceSoon = afterPause(1500, () => {
       const words = this.suggestions.words.map(({ word }) => spoken(word)).join(', ');
       if (number === 0 && words) announce(`Next: ${words}`);
@@ -32,11 +31,15 @@ export class Panel {
     this.scores = [];
     this.memory = false;
     this.current = null;
+    this.largest = 0; // of the influences, in bits
     this.started = null;
     this.reading = new Reading(this.part('reading'));
     this.suggestions = new Suggestions(this.part('suggestions'), (word) => this.takeWord(word));
     this.lookSoon = afterPause(IDLE, () => this.look());
     this.part('write').addEventListener('click', () => write(this));
+    this.part('temperature').addEventListener('input', () => {
+      this.part('temperature-shown').textContent = this.temperature.toFixed(1);
+    });
     this.showTableSoon = afterPause(200, () => this.showTable());
     this.part('all-words').addEventListener('toggle', () => this.showTable());
     this.model = new Model(folder, this);
@@ -47,6 +50,7 @@ export class Panel {
   loaded({ about, bytes }) {
     this.about = about;
     this.part('name').textContent = about.name;
+    this.root.setAttribute('aria-label', about.name);
     this.part('about').textContent = `${about.description} · ${megabytes(bytes)}`;
     this.picture = new UnitPicture(this.part('inside'), about);
     this.root.classList.add('ready');
@@ -72,12 +76,9 @@ export class Panel {
   }
 
   suggested({ words }) {
-    this.suggestions.show(words);
-    this.root.removeAttribute('aria-busy');
-    this.part('progress').textContent = '';
+    this.settle(words, '');
+    this.part('write').disabled = false;
     this.measure();
-    this.settled?.();
-    this.settled = null;
     this.announceSoon();
     this.lookSoon();
   }
@@ -92,9 +93,17 @@ export class Panel {
   }
 
   unreadable({ token }) {
-    this.part('progress').textContent = `This model has no sign for “${token}”, so it stops there.`;
+    this.settle([], `This model has no sign for “${token}”, so it stops there.`);
+    this.part('write').disabled = true;
+  }
+
+  /** The text was read as far as it can be. */
+  settle(words, message) {
+    this.suggestions.show(words);
     this.root.removeAttribute('aria-busy');
-    this.suggestions.show([]);
+    this.part('progress').textContent = message;
+    this.settled?.();
+    this.settled = null;
   }
 
   looked({ inside }) {
@@ -105,11 +114,16 @@ export class Panel {
   }
 
   influences({ influences }) {
-    drawInfluences(this.part('influences'), this.tokens, this.current, influences);
+    this.largest = drawInfluences(this.part('influences'), this.tokens, this.current, influences);
+    this.scale();
     this.part('influences').classList.remove('stale');
   }
 
   // What the user does.
+
+  get temperature() {
+    return Number(this.part('temperature').value);
+  }
 
   /** Read a text; resolves when the next words are suggested. `started` is when the key was pressed. */
   update(text, caret, memory, started = null) {
@@ -159,10 +173,10 @@ export class Panel {
   }
 
   /** The whole text with a word after it that the model draws. */
-  async writtenOn(temperature) {
+  async writtenOn() {
     const finished = unfinished(this.about.tokenizer, this.text, this.tokens) ? `${this.text} ` : this.text;
     if (finished !== this.text) return finished;
-    return continued(this.about.tokenizer, this.text, await this.model.draw(temperature, this.memory));
+    return continued(this.about.tokenizer, this.text, await this.model.draw(this.temperature, this.memory));
   }
 
   // What is shown.
@@ -192,8 +206,9 @@ export class Panel {
     if (!score) return null;
     const logProbability = this.logProbability(at);
     const surprisal = `${bits(logProbability).toFixed(1)} bits`;
-    const known = score.known ? '' : ' · not in the vocabulary';
-    return { word: shown(this.tokens[at].token), text: `${surprisal} · ${percent(Math.exp(logProbability))} · ${ordinal(score.rank)} choice${known}` };
+    const choice = `${ordinal(this.memory ? score.memoryRank : score.rank)} choice`;
+    const parts = [surprisal, percent(Math.exp(logProbability)), choice, ...(score.known ? [] : ['not in the vocabulary'])];
+    return { word: shown(this.tokens[at].token), text: parts.join(' · ') };
   }
 
   showTable() {

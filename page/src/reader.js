@@ -41,12 +41,13 @@ export class Reader {
     return score;
   }
 
-  /** What model and cache made of a token: log-probabilities in nats, and its place among all words. */
+  /** What the model, alone and with the cache, made of a token: log-probability in nats and place among all words. */
   score(token) {
     const cached = this.cached(this.length);
     const model = this.next[token];
     const memory = mixed(model, cached && (cached.get(token) ?? 0), this.cache);
-    return { model, memory, rank: rank(this.next, token) };
+    const ranks = [this.next, mixedAll(this.next, cached, this.cache)].map((values) => rank(values, token));
+    return { model, memory, rank: ranks[0], memoryRank: ranks[1] };
   }
 
   /** Forget all but the first `length` tokens. */

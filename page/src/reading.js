@@ -8,7 +8,6 @@ export class Reading {
     this.root = root;
     this.words = []; // {before, word, gap, span}
     this.tail = document.createTextNode('');
-    root.append(this.tail);
   }
 
   /** Show a text with its tokens; words that are the same as before keep their colours. */
@@ -19,21 +18,36 @@ export class Reading {
       end = tokens[kept].end;
       kept++;
     }
-    for (const { gap, span } of this.words.splice(kept)) {
-      gap.remove();
-      span.remove();
-    }
-    const added = document.createDocumentFragment();
+    this.cut(kept);
     for (const { start, end: stop } of tokens.slice(kept)) {
       const [before, word] = [text.slice(end, start), text.slice(start, stop)];
       const gap = document.createTextNode(before);
       const span = element('span', { class: 'word', 'data-at': this.words.length }, word);
-      added.append(gap, span);
+      this.line().append(gap, span);
       this.words.push({ before, word, gap, span });
       end = stop;
     }
-    this.root.insertBefore(added, this.tail);
     this.tail.data = `${text.slice(end)}\u200b`; // so that a line break at the end takes up its line
+    this.line().append(this.tail);
+  }
+
+  /** Remove all but the first `kept` words, and the lines after them. */
+  cut(kept) {
+    for (const { gap, span } of this.words.splice(kept)) {
+      gap.remove();
+      span.remove();
+    }
+    const last = this.words.at(-1)?.span.parentElement ?? null;
+    while (this.root.lastChild !== last) this.root.lastChild.remove();
+  }
+
+  /** Where the next word goes. Lines are blocks, because a browser lays out a whole block at every key. */
+  line() {
+    const last = this.words.at(-1);
+    if (last && !last.word.endsWith('\n')) return last.span.parentElement;
+    const line = element('div');
+    this.root.append(line);
+    return line;
   }
 
   isSame(at, text, { start, end }, from) {
@@ -57,7 +71,7 @@ export class Reading {
 
   /** The number of the word at a point of the window, or null. */
   at(x, y) {
-    const found = document.elementsFromPoint(x, y).find((each) => each.parentElement === this.root);
-    return found?.dataset.at === undefined ? null : Number(found.dataset.at);
+    const found = document.elementsFromPoint(x, y).find((each) => each.matches('.word') && this.root.contains(each));
+    return found ? Number(found.dataset.at) : null;
   }
 }

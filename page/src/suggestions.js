@@ -35,7 +35,7 @@ export class Suggestions {
       const [sign, name] = [shown(found.word), spoken(found.word)];
       word.textContent = sign === name ? name : `${sign} ${name}`;
       share.textContent = probability;
-      button.style.setProperty('--share', `${100 * Math.exp(found.logProbability)}%`);
+      button.style.setProperty('--share', Math.exp(found.logProbability));
     });
     this.empty.hidden = words.length > 0;
   }

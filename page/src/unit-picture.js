@@ -6,8 +6,8 @@ import { percent } from './numbers.js';
 
 const GATES = [
   { row: 0, name: 'Input gate', meaning: 'lets new content in' },
-  { row: 1, name: 'Forget gate', meaning: 'keeps what was there' },
-  { row: 3, name: 'Output gate', meaning: 'shows it to the next layer' },
+  { row: 1, name: 'Forget gate', meaning: 'keeps old content' },
+  { row: 3, name: 'Output gate', meaning: 'lets content out' },
 ];
 
 const POOLED = { average: 'averages of', max: 'maxima of', skip: 'every second of', convolution: 'learned sums of' };
@@ -43,9 +43,9 @@ export class UnitPicture {
         'tbody',
         {},
         groupHead(structure),
-        stateRow('Context', 'the output before; each group reads only its own', before, structure),
+        stateRow('Context', 'the output before, read in groups', before, structure),
         ...GATES.map((gate) => gateRow(gate, gates, structure)),
-        stateRow('Output', 'goes to the next layer and the next word', after, structure),
+        stateRow('Output', 'for the next layer and word', after, structure),
       ),
     );
   }
@@ -68,7 +68,7 @@ function wordRows(levels, structure, number) {
 }
 
 function levelCell(values, level, { pooling, group_sizes: groups }, colourOf) {
-  const strip = drawnStrip(values, colourOf, { role: 'img', 'aria-label': `level ${level + 1}` });
+  const strip = drawnStrip(values, colourOf, { 'aria-hidden': 'true' });
   strip.style.setProperty('--width', `${100 / 2 ** level}%`);
   const size = `${values.length} features${level ? `, ${POOLED[pooling]} level ${level}` : ''}`;
   const label = element('span', { class: `label level-${level % 4}` }, `level ${level + 1}`);

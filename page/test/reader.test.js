@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
+import { rank } from '../src/ranking.js';
 import { Reader } from '../src/reader.js';
 
 const SIZE = 7;
@@ -45,6 +46,18 @@ test('scores are those of the words after what came before', async () => {
   }
   assert.equal(reader.scores[1].memory, reader.scores[1].model); // nothing is remembered yet
   assert.notEqual(reader.scores[9].memory, reader.scores[9].model);
+});
+
+test('places among all words are those of the suggestions', async () => {
+  const reader = await read(text.slice(0, 40));
+  let moved = 0;
+  for (let at = 1; at < 40; at++) {
+    const { rank: alone, memoryRank: together } = reader.scores[at];
+    assert.equal(rank(await reader.predict(at, false), text[at]), alone);
+    assert.equal(rank(await reader.predict(at, true), text[at]), together);
+    if (alone !== together) moved++;
+  }
+  assert.ok(moved > 3);
 });
 
 test('after an edit everything is as if the text had been read at once', async () => {

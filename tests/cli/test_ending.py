@@ -32,10 +32,13 @@ def test_the_ending(
     monkeypatch.setenv("COLUMNS", "40")
     (tmp_path / "site").mkdir()
     monkeypatch.setattr("torch_pru.page.site.SITE", tmp_path / "site")  # not built
-    assert [command.split()[1] for command, _ in next_steps(run)] == ["generate", "evaluate", "train"]
+    commands, purposes = zip(*next_steps(run), strict=True)
+    assert [command.split()[1] for command in commands] == ["page", "generate", "evaluate", "train"]
+    assert "(once it is built: cd page && npm ci && npm run build)" in purposes[0]
     (tmp_path / "site" / "index.html").touch()
     show_ending(run)
     shown = capsys.readouterr().out
+    assert "once it is built" not in shown
     assert "…" not in shown
     scores = load_scores(run.path)
     assert scores is not None

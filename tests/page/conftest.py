@@ -26,7 +26,8 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """Its name and its words are HTML; split at spaces, so that they stay whole."""
     folder = tmp_path_factory.mktemp("page") / "<img src=x onerror=window.hit=1>"
-    return make_run(folder, ModelConfig(unit="lstm", embedding=16, hidden=(16,)), "spaces", " ".join(MARKUP))
+    words = " ".join([*MARKUP, "<unk>"])
+    return make_run(folder, ModelConfig(unit="lstm", embedding=16, hidden=(16,)), "spaces", words)
 
 
 @pytest.fixture(scope="session")

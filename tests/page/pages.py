@@ -18,7 +18,7 @@ from torch_pru.lm.data import load_corpus
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.run import RunFolder
 
-TEXT = "in the beginning god created the heaven and the earth . my brother 's keeper , i said : light !"
+TEXT = "in the beginning god created the heaven and the earth . my brother 's keeper , i said : light ! <unk>"
 MARKUP = ["<script>window.hit=1</script>", "<img/src=x/onerror=window.hit=1>", "&amp;"]
 TINY = ModelConfig(embedding=16, hidden=(24, 16), levels=2, groups=2)
 
@@ -30,7 +30,7 @@ def make_run(
     corpus_folder = folder.parent / f"corpus of {tokenizer}"
     corpus_folder.mkdir(exist_ok=True)
     for split in ("train", "valid", "test"):
-        (corpus_folder / f"{split}.txt").write_text(f"{text}\n<unk>\n")
+        (corpus_folder / f"{split}.txt").write_text(f"{text}\n")
     config = Config(name="tiny", data=DataConfig(str(corpus_folder), tokenizer), model=model)
     corpus = load_corpus(corpus_folder, tokenizer if is_subwords(tokenizer) else "auto")
     run = RunFolder.create(folder, config, corpus)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ def assert_same_scores(open_page: Open, run: RunFolder, text: str, tmp_path: Pat
 
 
 def test_words_are_those_of_generate(tiny_run: RunFolder, open_page: Open) -> None:
-    assert_same_words(open_page, tiny_run, 10)
+    assert_same_words(open_page, tiny_run, 50)
 
 
 def test_scores_are_those_of_score_and_evaluate(tiny_run: RunFolder, open_page: Open, tmp_path: Path) -> None:
@@ -141,25 +142,59 @@ def test_the_picture_of_the_unit(tiny_run: RunFolder, open_page: Open) -> None:
     assert table.locator(".level canvas").evaluate_all("all => all.map(one => one.width)") == [24, 12]
 
 
+def test_the_bars_of_two_models_have_one_scale(
+    tiny_run: RunFolder, hostile_run: RunFolder, open_page: Open
+) -> None:
+    opened = open_page(tiny_run, hostile_run)
+    opened.write("in the beginning ")
+    for number in range(2):
+        opened.page.locator(".influences").nth(number).locator(".bar").nth(1).wait_for()
+    measure = (
+        "each => [each.parentElement.clientHeight, each.offsetHeight, +each.style.getPropertyValue('--size')]"
+    )
+    bars = opened.page.locator(".bar").evaluate_all(f"all => all.map({measure})")
+    assert len(bars) == 4
+    largest = max(1, *(size for _, _, size in bars))
+    for whole, height, size in bars:
+        assert height == pytest.approx(whole * size / largest, abs=2)
+
+
 def middle(locator) -> tuple[float, float]:
     box = locator.bounding_box()
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
-def test_accessibility(tiny_run: RunFolder, hostile_run: RunFolder, open_page: Open, scheme: str) -> None:
-    """Of two models beside each other."""
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        ("light", 1280),
+        *(
+            pytest.param(*which, marks=pytest.mark.slow)
+            for which in (("light", 390), ("dark", 1280), ("dark", 390))
+        ),
+    ],
+)
+def test_accessibility(
+    tiny_run: RunFolder, hostile_run: RunFolder, open_page: Open, scheme: str, width: int
+) -> None:
+    """Of two models beside each other: empty, and with a text, the numbers of a word and the table of all."""
     if not AXE.is_file():
         pytest.skip("axe-core is not installed: npm ci in the folder page")
-    width = 1280 if scheme == "light" else 390
     opened = open_page(tiny_run, hostile_run, color_scheme=scheme, viewport={"width": width, "height": 900})
     page = opened.page
+    page.evaluate(AXE.read_text())  # which a page's own policy would refuse
+    assert_accessible(page)
     opened.write(ESSAY)
     page.locator(".inside").nth(1).wait_for()
     assert page.get_by_text("their perplexities do not compare").is_visible()
     assert len(set(page.locator(".alone").all_text_contents())) == 2
     page.locator(".all-words summary").first.click()
-    page.evaluate(AXE.read_text())  # which a page's own policy would refuse
+    page.locator(".word").nth(4).hover(force=True)
+    assert page.locator("#bubble").is_visible()
+    assert_accessible(page)
+
+
+def assert_accessible(page: Any) -> None:
     found = page.evaluate("axe.run()")
     assert len(found["passes"]) > 20
     assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found["violations"]] == []
@@ -190,7 +225,7 @@ def test_keyboard(tiny_run: RunFolder, open_page: Open) -> None:
 def test_writing_on(tiny_run: RunFolder, open_page: Open) -> None:
     opened = open_page(tiny_run)
     page = opened.page
-    page.locator("#temperature").fill("0")
+    page.get_by_label("Temperature").fill("0")
     page.get_by_role("button", name="Write on for me").click()
     page.locator(".words", has_text=re.compile(r"^\d\d$")).wait_for()
     page.get_by_role("button", name="Stop").click()
@@ -200,15 +235,46 @@ def test_writing_on(tiny_run: RunFolder, open_page: Open) -> None:
     assert words == list(islice(generate(tiny_run.model(), tiny_run.vocabulary, temperature=0), len(words)))
 
 
+def test_typing_stops_the_writing_and_nothing_is_lost(tiny_run: RunFolder, open_page: Open) -> None:
+    opened = open_page(tiny_run)
+    page, field = opened.page, opened.page.locator("textarea")
+    page.get_by_role("button", name="Write on for me").click()
+    page.locator(".words", has_text=re.compile(r"^\d\d$")).wait_for()
+    field.press_sequentially("heliotrope", delay=30)
+    page.get_by_role("button", name="Write on for me").wait_for()
+    text = field.input_value()
+    assert text.endswith("heliotrope")
+    page.get_by_role("button", name="Clear").click()
+    assert field.input_value() == ""
+    field.press("Control+z")
+    assert field.input_value() == text
+
+
 @pytest.mark.slow
 def test_characters(tmp_path: Path, open_page: Open) -> None:
-    letters = " ".join(["▁", *"abcdefgh ."])
+    letters = " ".join(["▁", *"abcdefgh .", "<unk>"])
     run = make_run(tmp_path / "letters", ModelConfig(embedding=16, hidden=(16,)), "characters", letters)
     opened = open_page(run)
     text = "a bad cab.\nagé\n"
     opened.write(text)
     expected = Scorer(run.model(), run.vocabulary).score(tokenizer_of(run.config.data)(text))
     assert opened.surprisals() == pytest.approx([each.surprisal for each in expected], abs=1e-3)
+
+
+def test_a_character_that_the_model_has_no_sign_for(tmp_path: Path, open_page: Open) -> None:
+    """It reads up to there, and only there."""
+    model = ModelConfig(embedding=16, hidden=(16,))
+    opened = open_page(make_run(tmp_path / "letters", model, "characters", "▁ a b c d"))
+    write_on = opened.page.get_by_role("button", name="Write on for me")
+    opened.write("a bad cab")
+    assert opened.page.get_by_text("no sign for “漢”").count() == 0
+    opened.write("a bad 漢 cab")
+    assert opened.page.get_by_text("no sign for “漢”").is_visible()
+    assert opened.page.locator(".words").text_content() == "6"
+    assert write_on.is_disabled()
+    opened.write("a bad cab")
+    assert opened.page.locator(".words").text_content() == "9"
+    assert write_on.is_enabled()
 
 
 @pytest.mark.slow

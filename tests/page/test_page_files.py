@@ -79,7 +79,7 @@ def test_what_is_refused(tiny_run: RunFolder, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(site, "SITE", tmp_path / "nowhere")
     status, shown = pru(run, "--out", tmp_path / "x")
     assert status == 2
-    assert "in its folder 'page', run: npm ci && npm run build" in shown
+    assert "with Node.js; run: cd page && npm ci && npm run build" in " ".join(shown.split())
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "pru page needs onnx; pip install 'torch-pru[onnx]'" in pru(run)[1]
     assert not (tmp_path / "x").exists()

@@ -84,10 +84,15 @@ def test_its_own_files(server: PageServer, path: str, kind: str, content: bytes)
         "/index.html/",
         "/INDEX.HTML",
         "/\\..\\server.py",
+        "/index.html%00",
+        "/%c0%ae%c0%ae/etc/passwd",
+        "http://evil.example/",
+        "http://[",
     ],
 )
-def test_nothing_else(server: PageServer, path: str):
-    assert ask(server, path)[0] == 404
+def test_nothing_else(server: PageServer, path: str, capfd: pytest.CaptureFixture[str]):
+    assert ask(server, path, Host=f"127.0.0.1:{server.server_port}")[0] == 404
+    assert capfd.readouterr().err == ""
 
 
 def test_files_beside_the_served_ones_stay_unknown(server: PageServer, tmp_path: Path):
@@ -102,6 +107,13 @@ def test_names_of_others(server: PageServer, name: str):
     status, _, content = ask(server, "/", Host=name.format(server.server_port))
     assert status == 421
     assert b"<!doctype html><" not in content
+
+
+def test_two_names(server: PageServer):
+    own = f"127.0.0.1:{server.server_port}"
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as connection:
+        connection.sendall(f"GET / HTTP/1.1\r\nHost: {own}\r\nHost: evil.example\r\n\r\n".encode())
+        assert b" 421 " in connection.recv(100)
 
 
 def test_its_own_names(server: PageServer):

@@ -124,15 +124,18 @@ def lstm_record() -> dict[str, Any] | None:
 
 
 def next_steps(run: RunFolder) -> list[tuple[str, str]]:
-    """Commands, and what each does; the page cannot make subwords, and a source checkout may not have it."""
+    """Commands, and what each does; a page cannot split text into subwords."""
     from torch_pru.lm.config import is_subwords
     from torch_pru.lm.run import pru_command
-    from torch_pru.page.site import is_built
+    from torch_pru.page.site import BUILD_COMMAND, is_built
 
     corpus = run.config.data.corpus
     prompt = ' --prompt "In the beginning"' if corpus == "king-james" else ""
-    page = (pru_command("page", run.path), "opens a page on which it reads along as you type")
-    steps = [page] if is_built() and not is_subwords(run.config.data.tokenizer) else []
+    purpose = "opens a page on which it reads along as you type"
+    if not is_built():
+        purpose += f" (once it is built: {BUILD_COMMAND})"
+    subwords = is_subwords(run.config.data.tokenizer)
+    steps = [] if subwords else [(pru_command("page", run.path), purpose)]
     steps += [
         (f"{pru_command('generate', run.path)}{prompt} --temperature 0.8", "generates more text"),
         (

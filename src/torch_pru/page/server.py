@@ -6,7 +6,6 @@ import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
 
 from torch_pru.errors import PRUError
 from torch_pru.page.site import Files, read
@@ -78,10 +77,11 @@ class PageHandler(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_content: bool) -> None:
         # A name of somebody else that leads here (DNS rebinding) would let their page read ours.
-        if self.headers.get("Host", "").lower() not in self.server.names:
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or hosts[0].lower() not in self.server.names:
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "This server has another name")
             return
-        name = urlsplit(self.path).path.removeprefix("/") or "index.html"
+        name = self.path.partition("?")[0].removeprefix("/") or "index.html"
         if name not in self.server.files:
             self.send_error(HTTPStatus.NOT_FOUND)
             return

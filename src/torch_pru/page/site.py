@@ -20,6 +20,8 @@ from torch_pru.page.step import layer_of, step_model
 SITE = Path(__file__).parent / "site"
 TOKENIZERS = ("words", "cased-words", "characters", "spaces")
 """Those that the page's tokenizer.js has, too."""
+BUILD_COMMAND = "cd page && npm ci && npm run build"
+"""What puts the page into a source checkout; wheels have it."""
 
 Files = Mapping[str, Path | bytes]
 """What a page consists of: by its address, a file of the package or the content itself."""
@@ -42,7 +44,7 @@ def page_files(runs: Sequence[RunFolder], *, int8: bool = False) -> Files:
 
 
 def is_built() -> bool:
-    """Whether the page is there: wheels have it, a source checkout has to build it."""
+    """Whether the page is there."""
     return (SITE / "index.html").is_file()
 
 
@@ -50,8 +52,7 @@ def built_files() -> dict[str, Path]:
     """The files that ``npm run build`` made, by their address."""
     if not is_built():
         raise PRUError(
-            "the page is not built, which a source checkout needs once; in its folder 'page', run: "
-            "npm ci && npm run build"
+            f"the page is not built, which a source checkout needs once, with Node.js; run: {BUILD_COMMAND}"
         )
     found = sorted(path for path in SITE.rglob("*") if path.is_file())
     return {path.relative_to(SITE).as_posix(): path for path in found}
