@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -47,6 +48,7 @@ def export(
     else:
         from torch_pru.onnx import export_run as export_run_to_onnx
 
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # else it says that there is no torchvision
         export_run_to_onnx(opened, folder, int8=int8)
-    (folder / "README.md").write_text(model_card(opened), encoding="utf-8")
+    (folder / "README.md").write_text(model_card(opened, int8=int8), encoding="utf-8")
     output().print(f"written to {folder}", soft_wrap=True)

@@ -11,11 +11,12 @@ from torch_pru.lm.run import RunFolder
 from torch_pru.lm.visible import visible
 
 
-def model_card(run: RunFolder) -> str:
+def model_card(run: RunFolder, *, int8: bool = False) -> str:
     """A model card in Markdown, with the metadata that model hubs read.
 
     Args:
         run: a run folder with weights.
+        int8: whether the card is for a copy of the weights in 8 bits.
     """
     config = run.config
     corpus = config.data.corpus
@@ -33,6 +34,7 @@ def model_card(run: RunFolder) -> str:
         f"| text | {corpus if corpus in LICENCES else 'not published'} |",
         f"| recipe | {training_of(run)} |",
         f"| software | {software_of(run)} |",
+        *(["| weights | in 8 bits here; the scores are those of the weights in float32 |"] if int8 else []),
         "",
         *score_lines(load_scores(run.path)),
         "",

@@ -63,6 +63,8 @@ def export(
         with warnings.catch_warnings():
             # Several inputs share the axis of the batch, which has one name all the same.
             warnings.filterwarnings("ignore", message="# The axis name")
+            # PyTorch's own call of what PyTorch has deprecated.
+            warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
             program = torch.onnx.export(exported, args, f, custom_translation_table=table, **options)
     except torch.onnx.OnnxExporterError as error:
         if (reason := reason_of(error)) is None:
