@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -24,8 +25,6 @@ def code_for(module: str) -> str:
 
 
 def run_in(folder: Path, code: str, **environment: str) -> None:
-    import os
-
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env=os.environ | environment, capture_output=True, text=True
     )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from torch_pru.cli.console import messages, say
 from torch_pru.cli.progress import is_live
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 
 STOPPED = "stopped.json"
 """The file in the folder of a sweep with the runs that early stopping has ended."""
+
+STATES = ("running", "retried", "failed", "stopped", "finished")
+"""What a trial can be, in the order of the table."""
 
 
 def train_on_ray(address: str, grid: Grid, folder: Path, runs: Mapping[Path, Config]) -> dict[Path, Config]:
@@ -98,22 +104,31 @@ class TrialTable:
         elif state != before:
             self.console.print(" ".join(self._texts(path)), soft_wrap=True)
 
-    def table(self) -> Table:
-        """All trials."""
+    def table(self) -> Group:
+        """As many trials as fit on the screen, those at work first, and how many there are of each state."""
         table = Table("run", "state", box=None, pad_edge=False)
         for heading in ("epoch", "validation"):
             table.add_column(heading, justify="right")
-        for path in self.states:
+        for path in sorted(self.states, key=self._place)[: self.console.height - 3]:
             table.add_row(*self._texts(path))
-        return table
+        states = Counter(self.states.values())
+        counts = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
+        return Group(table, Text(counts, no_wrap=True, overflow="ellipsis"))
+
+    def _place(self, path: Path) -> tuple[int, float]:
+        """Where a trial is in the table: by state, and of those that have ended the best first."""
+        state = self.states[path]
+        return STATES.index(state), self._loss(path) if state in ("stopped", "finished") else 0.0
+
+    def _loss(self, path: Path) -> float:
+        return float(self.reports[path].get("valid_loss", float("inf")))
 
     def _texts(self, path: Path) -> list[str]:
         from torch_pru.lm.evaluation.static import format_perplexity, perplexity
 
-        report = self.reports[path]
-        loss = report.get("valid_loss", float("inf"))
+        loss = self._loss(path)
         best = "" if loss == float("inf") else format_perplexity(perplexity(loss))
-        return [path.name, self.states[path], str(report.get("epoch", "")), best]
+        return [path.name, self.states[path], str(self.reports[path].get("epoch", "")), best]
 
     def _read_stopped(self) -> set[str]:
         try:

@@ -10,13 +10,13 @@ import logging
 import os
 import queue
 import socket
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch_pru.errors import PRUError
@@ -32,6 +32,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
 try:
+    import grpc
     import ray
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
@@ -47,6 +48,9 @@ LOCK_PATIENCE = 120.0
 
 LOCAL_MEMORY = 200 << 20
 """Bytes of the object store of a cluster on this machine alone; trials exchange next to nothing."""
+
+SESSIONS = os.environ.get("RAY_TMPDIR") or ("/tmp" if os.name == "posix" else None)
+"""Where such a cluster has its files. The paths of its sockets must be short, and TMPDIR may be long."""
 
 
 class Trial(tune.Trainable):
@@ -156,8 +160,7 @@ def connected(address: str, folder: Path) -> Iterator[None]:
             started here and ends with the sweep.
         folder: of the sweep.
     """
-    connect(address)
-    try:
+    with cluster(address):
         nodes = [node for node in ray.nodes() if node["Alive"]]
         look = ray.remote(num_cpus=0)(look_around)
         answers = [
@@ -168,29 +171,37 @@ def connected(address: str, folder: Path) -> Iterator[None]:
         ]
         check_machines(ray.get(answers), folder)
         yield
-    finally:
-        ray.shutdown()
 
 
-def connect(address: str) -> None:
-    """Connect to a cluster, or start one on this machine."""
-    quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False, "configure_logging": True}
+@contextmanager
+def cluster(address: str) -> Iterator[None]:
+    """Connect to a cluster, or start one on this machine, of which nothing stays."""
+    settings: dict[str, Any] = {"logging_level": "error", "log_to_driver": False, "configure_logging": True}
+    with ExitStack() as at_end:
+        if address == "local":
+            session = TemporaryDirectory(prefix="pru-", dir=SESSIONS, ignore_cleanup_errors=True)
+            settings |= {"_temp_dir": at_end.enter_context(session), "include_dashboard": False}
+            settings |= {"object_store_memory": LOCAL_MEMORY}
+        elif address != "auto":
+            check_address(address)
+        at_end.callback(ray.shutdown)
+        start(address, settings)
+        yield
+
+
+def start(address: str, settings: Mapping[str, Any]) -> None:
+    """Call ``ray.init`` without its warnings; its errors become one line."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if address == "local":
-            ray.init("local", include_dashboard=False, object_store_memory=LOCAL_MEMORY, **quiet)
-            return
-        if address != "auto":
-            check_address(address)
         try:
-            ray.init(address, **quiet)
+            ray.init(address, **settings)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise PRUError(f"the Ray cluster at {address} cannot be used: {first}") from error
+            said = " ".join(str(error).replace("`--address` flag", "--ray HOST:PORT").split())
+            raise PRUError(f"the Ray cluster at {address} cannot be used: {said}") from error
 
 
-GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""The beginning of an HTTP/2 connection; Ray answers with settings, a frame whose fourth byte is 4, too."""
+PING = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+"""A remote procedure that a Ray cluster answers, whatever its version."""
 
 
 def check_address(address: str) -> None:
@@ -199,17 +210,19 @@ def check_address(address: str) -> None:
     if not host or not port.isdecimal() or "/" in host:
         raise PRUError(f"--ray {address}: use HOST:PORT, such as 10.0.0.1:6379, or auto, or local")
     try:
-        with socket.create_connection((host, int(port)), timeout=10) as server:
-            server.sendall(GREETING)
-            answer = server.recv(9)
+        socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, OverflowError) as error:
         raise PRUError(
             f"there is no Ray cluster at {address}: {error}; start one with: ray start --head"
         ) from error
-    if answer[3:4] != GREETING[-6:-5]:
-        raise PRUError(
-            f"what answers at {address} is not a Ray cluster; use the port of ray start --head, usually 6379"
-        )
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            channel.unary_unary(PING)(b"", timeout=10)
+        except grpc.RpcError as error:
+            raise PRUError(
+                f"what answers at {address} is not a Ray cluster; use the port of ray start --head, usually "
+                f"6379"
+            ) from error
 
 
 def look_around(folder: str) -> tuple[str, str, bool]:
@@ -320,7 +333,7 @@ def fit(grid: Grid, space: dict[str, Any], config: tune.TuneConfig, watch: Watch
     resources = {"cpu": grid.resources.get("cpus", 1)}
     if gpus := grid.resources.get("gpus"):
         resources["gpu"] = gpus
-    with tempfile.TemporaryDirectory() as storage:
+    with TemporaryDirectory() as storage:
         run_config = tune.RunConfig(
             storage_path=storage,
             failure_config=tune.FailureConfig(max_failures=RETRIES),
