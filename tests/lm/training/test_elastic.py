@@ -168,17 +168,26 @@ def test_ten_kills_leave_no_trace(whole: RunFolder, recipe: Path, tmp_path: Path
     assert lines_of(whole) == lines_of(killed)
 
 
-def test_a_restart_with_one_process(whole: RunFolder, recipe: Path, tmp_path: Path) -> None:
-    run = tmp_path / "fewer"
-    two = Torchrun(recipe, run, *lone_node(2))
-    wait_for_checkpoint(run, two, 10)
-    os.kill(two.workers()[1], signal.SIGKILL)
-    assert two.end() != 0
-    one = Torchrun(recipe, run, *lone_node(1))
-    assert one.end() == 0, one.text()
-    assert one.text().count("resuming") == 1
-    print("two processes, then one:", difference(whole, RunFolder.open(run)))
-    assert difference(whole, RunFolder.open(run)) < 1e-7
+def test_ten_kills_and_another_number_of_processes_each_time(
+    whole: RunFolder, recipe: Path, tmp_path: Path
+) -> None:
+    """Two processes, one, two, ... and one for the rest, which is most of the run."""
+    numbers = random.Random(40)
+    run, restarts = tmp_path / "changing", 0
+    for number in range(10):
+        job = Torchrun(recipe, run, *lone_node(2 - number % 2))
+        wait_for_reports(run, job, numbers.randint(1, 12))
+        time.sleep(numbers.uniform(0, 0.5))
+        assert job.process.poll() is None, "the run ended before the tenth kill"
+        os.kill(numbers.choice(job.workers()), signal.SIGKILL)
+        assert job.end() != 0
+        restarts += job.text().count("resuming")
+    last = Torchrun(recipe, run, *lone_node(1))
+    assert last.end() == 0, last.text()
+    assert restarts + last.text().count("resuming") >= 8
+    found = difference(whole, RunFolder.open(run))
+    print("two processes, one, two, ...:", found)
+    assert found < 1e-7
 
 
 FRESH = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # without it torchrun cannot let a machine return
