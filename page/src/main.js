@@ -13,8 +13,8 @@ let writing = null; // the panel that writes on
 let last = null; // what was read last: text, caret and whether with memory
 
 async function start() {
-  part('starting').remove();
   const { models } = await (await fetch('models.json')).json();
+  part('starting').remove();
   for (const [number, folder] of models.entries()) {
     const take = (text) => editor.replaceBefore(text);
     const panel = new Panel(folder, number, { take, ready, write, announce, scale });
@@ -35,9 +35,9 @@ async function start() {
   scrollTogether();
 }
 
-function ready(panel) {
+function ready() {
   if (panels.filter(({ about }) => about).length === panels.length) compare();
-  if (panel === panels[0]) {
+  if (editor.field.disabled) {
     editor.field.disabled = false;
     editor.field.focus({ preventScroll: true });
   }

@@ -55,10 +55,11 @@ export class Panel {
     this.picture = new UnitPicture(this.part('inside'), about);
     this.root.classList.add('ready');
     this.part('write').disabled = false;
-    this.ready(this);
+    this.ready();
   }
 
   failed({ message }) {
+    if (!this.about) this.part('name').textContent = 'Not loaded';
     this.part('about').textContent = `This model cannot run here: ${message}`;
     this.root.classList.add('broken');
     this.root.removeAttribute('aria-busy');

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch_pru.lm.data import tokenizer_of
 from torch_pru.lm.evaluation import Evaluation, generate
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.scoring import Scorer
+from torch_pru.page.server import PageServer
 from torch_pru.page.site import page_files, write_page
 
 ROOT = Path(__file__).parents[2]
@@ -140,6 +142,24 @@ def test_the_picture_of_the_unit(tiny_run: RunFolder, open_page: Open) -> None:
     assert table.locator(".state canvas").evaluate_all("all => all.map(one => one.width)") == [12] * 4
     opened.page.locator(".layer").select_option("1")
     assert table.locator(".level canvas").evaluate_all("all => all.map(one => one.width)") == [24, 12]
+
+
+@pytest.mark.parametrize("missing", [1, 2])
+def test_a_model_that_is_missing(
+    tiny_run: RunFolder, hostile_run: RunFolder, browser: Any, missing: int
+) -> None:
+    """It says so, and the other one works."""
+    with PageServer(page_files([tiny_run, hostile_run])) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        page = browser.new_page()
+        page.route(f"**/models/{missing}/step.onnx", lambda route: route.abort())
+        page.goto(server.url)
+        page.get_by_text("This model cannot run here").wait_for()
+        page.locator(".suggestions button:visible").first.wait_for()
+        page.locator("textarea").press_sequentially("in the ")
+        page.locator(".words", has_text="2").wait_for()
+        page.close()
+        server.shutdown()
 
 
 def test_the_bars_of_two_models_have_one_scale(
@@ -285,6 +305,7 @@ def test_opened_as_a_file(tiny_run: RunFolder, browser, tmp_path: Path) -> None:
     notice = page.get_by_text("the page was opened as a file")
     notice.wait_for()
     assert "python -m http.server" in notice.text_content()
+    assert not page.get_by_role("switch").is_visible()
     page.close()
 
 

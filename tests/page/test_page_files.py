@@ -112,6 +112,9 @@ def test_the_built_page_is_that_of_the_sources():
         "runtime/ort-wasm-simd-threaded.wasm",
         "runtime/ort.wasm.bundle.min.mjs",
     }
+    runtime = source.parent / "node_modules" / "onnxruntime-web" / "dist"
+    if runtime.is_dir():
+        sources |= {name: runtime / Path(name).name for name in built if name.startswith("runtime/")}
     for name, path in sources.items():
         assert built[name].read_bytes() == path.read_bytes(), f"{name} has changed: npm run build"
     assert {name.rpartition(".")[2] for name in built} <= set(TYPES)
