@@ -101,6 +101,15 @@ def test_unbatched():
         assert largest_difference(found, rnn, [torch.randn(steps, 24)]) <= 1e-5
 
 
+def test_arguments_as_torch_takes_them():
+    """A tensor in the place of a tuple, and arguments by name."""
+    rnn = PRU(24, 24, groups=4, init="lstm")
+    x, h, c = layer_inputs(rnn, 7, 3, states=True)
+    assert largest_difference(session(export(rnn, x)), rnn, [x]) <= 1e-5
+    for args, kwargs in [((x,), {"hx": (h, c)}), ((), {"input": x, "hx": (h, c)})]:
+        assert largest_difference(session(export(rnn, args, kwargs=kwargs)), rnn, [x, h, c]) <= 1e-5
+
+
 def test_float64():
     rnn = PRU(24, 24, groups=4, init="lstm", pooling="skip").double()  # no float64 average in onnxruntime
     x = torch.randn(9, 2, 24, dtype=torch.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 import re
 import warnings
@@ -24,7 +25,7 @@ STEPS, BATCH = Dim("steps", min=1), Dim("batch", min=1)
 
 def export(
     module: nn.Module,
-    args: tuple[Any, ...] = (),
+    args: Tensor | tuple[Any, ...] = (),
     f: str | os.PathLike[str] | None = None,
     *,
     dynamic_shapes: Any = None,
@@ -54,7 +55,10 @@ def export(
     exported = convert_lstm(copy.deepcopy(module), report=None).eval()
     for rnn in (part for part in exported.modules() if isinstance(part, PRU)):
         check_contexts(rnn)
+    args = args if isinstance(args, tuple) else (args,)
     if dynamic_shapes is None and isinstance(exported, PRU):
+        named = options.pop("kwargs", None) or {}
+        args = inspect.signature(exported.forward).bind_partial(*args, **named).args
         args, dynamic_shapes = dynamic_example(exported, args)
         options = {**default_names(args), **options}
     table = {**translation_table, **(custom_translation_table or {})}
