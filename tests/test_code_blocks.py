@@ -1,20 +1,26 @@
-"""Every code block in the documents runs.
+"""Every code block in the documents runs, and every example of the API reference.
 
 Python runs as it stands; the blocks of one document share their names, and a folder with small runs. Shell
 blocks run in bash, loops and all, with programs that only record their arguments: those of ``pru`` must be
 valid, and recipes, extras, scripts and modules must exist. The commands themselves would train for hours;
-``tests/cli/test_first_steps.py`` carries out the short ones on a small text.
+``tests/cli/test_first_steps.py`` carries out the short ones on a small text. TOML is read as what it is.
 """
 
 from __future__ import annotations
 
+import doctest
+import importlib
+import inspect
+import itertools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import textwrap
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -24,12 +30,16 @@ import torch
 from torch import nn
 
 import torch_pru
+from torch_pru.lm import load_recipe
 from torch_pru.lm.run import RunFolder
+from torch_pru.lm.sweep import TABLES as GRID_TABLES
+from torch_pru.lm.sweep import read_grid
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "results/PLAN.md", "results/README.md"]
 DOCUMENTS += sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
-LANGUAGES = {"", "bash", "bibtex", "console", "python", "toml"}
+ON_THE_SITE = [name for name in DOCUMENTS if name.startswith(("CONTRIBUTING", "docs"))]
+LANGUAGES = {"", "bash", "bibtex", "python", "toml"}
 ELSEWHERE = {
     "CONTRIBUTING.md": "test_a_backend_of_ones_own",
     "docs/layer.md": "tests/test_documents.py",
@@ -66,13 +76,20 @@ def test_every_block_has_a_language_that_is_tested() -> None:
                 assert not re.search(r"^(import|from) |^(pru|python|pip) ", block, flags=re.M), document
 
 
+@pytest.mark.parametrize("document", ON_THE_SITE)
+def test_blocks_fit_the_site(document: str) -> None:
+    """80 characters are visible beside the navigation on a screen of 1280 pixels."""
+    lines = [line for _, block in blocks_of(document) for line in block.splitlines()]
+    assert [line for line in lines if len(line) > 80] == []
+
+
 # ------------------------------------------------------------------------------------------------ Python
 
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with small runs under the names that the documents use, and their exports in DIR."""
-    from torch_pru.lm import load_recipe, train
+    from torch_pru.lm import train
     from torch_pru.lm.data import prepare_text
 
     folder = tmp_path_factory.mktemp("desk")
@@ -86,7 +103,21 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
             run = train(load_recipe("quickstart", small | {"unit": unit}), f"runs/{names[0]}")
             for name in names[1:]:
                 shutil.copytree(run.path, f"runs/{name}")
+        torch.save(authors_weights(), "authors.pt")
     return folder
+
+
+def authors_weights() -> dict[str, torch.Tensor]:
+    """Weights under the authors' names, of a unit with 400 inputs, 1400 units, two levels and four groups."""
+    shapes = {
+        "pt.pyramid.0.weight": (4 * 1050, 400),
+        "pt.pyramid.0.bias": (4 * 1050,),
+        "pt.pyramid.1.weight": (4 * 350, 200),
+        "pt.pyramid.1.bias": (4 * 350,),
+        "glt.W": (4, 350, 4 * 350),
+        "glt.bias": (4, 4 * 350),
+    }
+    return {name: torch.randn(shape) / 20 for name, shape in shapes.items()}
 
 
 def given(document: str) -> dict[str, Any]:
@@ -220,6 +251,9 @@ def check_call(program: str, arguments: list[str]) -> None:
         assert arguments[1].split(".")[0] in ("torch_pru", "nltk", "http", "venv", "build"), arguments
     elif program == "python":
         assert (ROOT / arguments[0]).is_file(), arguments
+    elif program == "npm" and arguments[0] in ("run", "test"):
+        scripts = json.loads((ROOT / "page" / "package.json").read_text(encoding="utf-8"))["scripts"]
+        assert arguments[-1] in scripts, arguments
     elif program == "pip":
         for extras in re.findall(r"(?:torch-pru|\.)\[([\w,]+)\]", " ".join(arguments)):
             assert set(extras.split(",")) <= known_extras(), arguments
@@ -245,3 +279,88 @@ def parse_pru(arguments: list[str]) -> None:
 def known_extras() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return set(project["optional-dependencies"])
+
+
+# -------------------------------------------------------------------------------------------------- TOML
+
+
+@pytest.mark.parametrize("document", documents_with("toml"))
+def test_toml_blocks_are_recipes_or_grids(document: str, tmp_path: Path) -> None:
+    """A block with a table of grids makes runs; any other is a recipe, whose settings are taken."""
+    for number, (language, block) in enumerate(blocks_of(document)):
+        if language != "toml":
+            continue
+        path = tmp_path / f"{number}.toml"
+        path.write_text(block, encoding="utf-8")
+        given = tomllib.loads(block)
+        if GRID_TABLES & set(given):
+            assert len(read_grid(str(path)).cells()) > 1
+        else:
+            config = load_recipe(path)
+            for key, value in given["training"].items():
+                assert getattr(config.training, key) == value
+
+
+# ------------------------------------------------------------------------------------- the API reference
+
+DOWNLOADS = {"torch_pru.lm.data.fetch", "torch_pru.lm.data.adopt"}
+"""They take the published corpora only; ``tests/lm/data/test_data_sources.py`` calls them."""
+
+
+def reference() -> list[str]:
+    pages = sorted((ROOT / "docs" / "api").glob("*.md"))
+    return [name for page in pages for name in re.findall(r"^::: ([\w.]+)$", page.read_text(), flags=re.M)]
+
+
+def docstrings(name: str) -> Iterator[str]:
+    """The docstring of a public object, and those of its methods."""
+    module, _, attribute = name.rpartition(".")
+    found = getattr(importlib.import_module(module), attribute)
+    if inspect.isroutine(found) or inspect.isclass(found):
+        yield inspect.getdoc(found) or ""
+    if inspect.isclass(found):
+        for member in vars(found).values():
+            function = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
+            if inspect.isfunction(function) and not function.__name__.startswith("_"):
+                yield inspect.getdoc(function) or ""
+
+
+@pytest.mark.parametrize("name", [name for name in reference() if name not in DOWNLOADS])
+def test_examples_of_the_reference_run(name: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those with ``+SKIP`` too, which need a run; what they show differs from run to run."""
+    for prefix, needed in {"torch_pru.hf": "transformers", "torch_pru.onnx": "onnxruntime"}.items():
+        if name.startswith(prefix):
+            pytest.importorskip(needed, reason=f"{prefix} needs {needed}")
+    if name == "torch_pru.analysis.majority_tags":
+        pytest.importorskip("nltk").data.find("taggers/averaged_perceptron_tagger_eng")
+    monkeypatch.chdir(desk)
+    monkeypatch.setenv("PRU_DATA", str(desk / "data"))
+    if name == "torch_pru.onnx.OnnxLanguageModel":
+        importlib.import_module("torch_pru.onnx").export_run(RunFolder.open("runs/quickstart-1"), "exported")
+    if name == "torch_pru.lm.train":
+        config = RunFolder.open("runs/quickstart-1").config
+        monkeypatch.setattr("torch_pru.lm.recipe.load_recipe", lambda name: config)
+    for docstring in docstrings(name):
+        examples = doctest.DocTestParser().get_examples(docstring)
+        sources = [example.source for example in examples]
+        assert [one for one in sources if len(one.partition("  # doctest")[0].rstrip()) > 80] == []
+        if not any(doctest.SKIP in example.options for example in examples):
+            sources = []  # test_docstrings.py runs them, and compares what they show
+        plain = re.search(r"^Example::\n\n((?: {4}.*\n?|\n)+)", docstring, flags=re.M)
+        if plain is not None:
+            sources.append(textwrap.dedent(plain[1]))
+        names = vars(importlib.import_module(name.rpartition(".")[0])) | names_of_examples()
+        for source in sources:
+            shutil.rmtree("runs/first", ignore_errors=True)
+            exec(compile(source, name, "exec"), names)
+
+
+def names_of_examples() -> dict[str, Any]:
+    """What the examples say is there: a run and what is in it."""
+    from torch_pru.lm import RunFolder, scoring
+
+    run = RunFolder.open("runs/quickstart-1")
+    scorer = scoring.Scorer.open(run.path)
+    names = {"run": run, "model": run.model(), "corpus": run.corpus(), "scorer": scorer}
+    modules = {"itertools": itertools, "torch": torch, "RunFolder": RunFolder}
+    return names | modules | {"lines": TEXT.splitlines()}

@@ -18,6 +18,9 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "RESULTS.md")
 ROLE = re.compile(r":(?:attr|class|func|meth|mod):(?=<code>)")
+QUANTITY = re.compile(r"<td>([\d.,]+ \S{1,3})</td>")
+OPTION = re.compile(r"(?<![\w-])--\w[\w-]*")
+CODE = re.compile(r"(?<=<code>)[^<]+")
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
 
@@ -42,8 +45,21 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Docstrings name classes with Sphinx's roles, which editors understand; here the name is enough."""
-    return ROLE.sub("", html)
+    """Adjust what a page contains.
+
+    Docstrings name classes with Sphinx's roles, which editors understand; here the name is enough. A number
+    and its unit stay on one line, and so does an option, which a browser would break after its hyphens.
+
+    Example:
+        >>> on_page_content("see :class:`<code>PRU</code>".replace("`", ""))
+        'see <code>PRU</code>'
+        >>> on_page_content("<td>1.5 ms</td>")
+        '<td><span class="keep">1.5 ms</span></td>'
+        >>> on_page_content("<code>pru score --no-bos</code>")
+        '<code>pru score <span class="keep">--no-bos</span></code>'
+    """
+    html = QUANTITY.sub(r'<td><span class="keep">\1</span></td>', ROLE.sub("", html))
+    return CODE.sub(lambda code: OPTION.sub(r'<span class="keep">\g<0></span>', code[0]), html)
 
 
 def site_link(target: str, here: str, repository: str) -> str:

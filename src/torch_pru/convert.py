@@ -36,8 +36,8 @@ def convert_lstm(
         PRUError: with the name of the module, if a PRU cannot have its sizes or options.
 
     Example:
-        >>> import torch
-        >>> tagger = torch.nn.ModuleDict({"rnn": torch.nn.LSTM(400, 1400), "head": torch.nn.Linear(1400, 10)})
+        >>> from torch import nn
+        >>> tagger = nn.ModuleDict({"rnn": nn.LSTM(400, 1400), "head": nn.Linear(1400, 10)})
         >>> tagger = convert_lstm(tagger, levels=2, groups=4)
         rnn: 10,091,200 -> 3,931,200 parameters, PRU(400, 1400, levels=2, groups=4, residual=False)
         total: 10,105,210 -> 3,945,210 parameters

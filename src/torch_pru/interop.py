@@ -32,7 +32,8 @@ def load_reference_weights(layer: PRU | PRUCell, mapping: Mapping[str, Tensor], 
 
     Example:
         >>> pru = PRU(400, 1400)
-        >>> load_reference_weights(pru, torch.load("authors.pt", weights_only=True))  # doctest: +SKIP
+        >>> weights = torch.load("authors.pt", weights_only=True)           # doctest: +SKIP
+        >>> load_reference_weights(pru, weights)                            # doctest: +SKIP
     """
     if not isinstance(layer, PRU | PRUCell):
         raise PRUError(f"layer is a {type(layer).__name__}; expected a PRU or a PRUCell")

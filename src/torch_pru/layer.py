@@ -223,7 +223,8 @@ class PRU(nn.Module):
             PRUError: if a transform is not linear (``pooling`` is ``"max"`` or ``"convolution"``).
 
         Example:
-            >>> pru, x = PRU(40, 60, num_layers=2, levels=2, groups=4), torch.randn(7, 3, 40)
+            >>> pru = PRU(40, 60, num_layers=2, levels=2, groups=4)
+            >>> x = torch.randn(7, 3, 40)
             >>> torch.allclose(pru.to_lstm()(x)[0], pru(x)[0], atol=1e-6)
             True
         """

@@ -23,7 +23,8 @@ class LearningCurve:
         valid: validation perplexity after the epoch, as measured during training.
 
     Example:
-        >>> LearningCurve("ptb", "PRU g=4 M=1400", [1, 2], [400.0, 200.0], [300.0, 180.0]).best
+        >>> train, valid = [400.0, 200.0], [300.0, 180.0]
+        >>> LearningCurve("ptb", "PRU g=4 M=1400", [1, 2], train, valid).best
         (2, 180.0)
     """
 

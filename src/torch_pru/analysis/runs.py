@@ -60,9 +60,10 @@ class Comparison:
         device: device of the models.
 
     Example:
-        >>> compared = Comparison(open_runs(["runs/pru", "runs/lstm"]))     # doctest: +SKIP
+        >>> runs = open_runs(["runs/ptb-pru-g4-1", "runs/ptb-lstm-1000-1"]) # doctest: +SKIP
+        >>> compared = Comparison(runs)                                     # doctest: +SKIP
         >>> list(compared.models), len(compared.vocabulary)                 # doctest: +SKIP
-        (['pru', 'lstm'], 10000)
+        (['ptb-pru-g4-1', 'ptb-lstm-1000-1'], 10000)
     """
 
     runs: Mapping[str, RunFolder]

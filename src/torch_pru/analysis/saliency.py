@@ -97,7 +97,8 @@ class Saliency:
         guesses: the most likely next words, most likely first.
 
     Example:
-        >>> Saliency(["<eos>", "amen"], 1, "amen", 0.9, [2.5, 0.0], [Guess("amen", 0.9)]).reference
+        >>> guesses = [Guess("amen", 0.9)]
+        >>> Saliency(["<eos>", "amen"], 1, "amen", 0.9, [2.5, 0.0], guesses).reference
         'amen'
     """
 
@@ -152,10 +153,10 @@ def saliency(
         guesses: how many of the most likely words to report.
 
     Example:
-        >>> sentence = parse_sentence("southeast of [san] francisco")
+        >>> sentence = parse_sentence("and god saw the [light]")
         >>> found = saliency(run.model(), run.vocabulary, sentence)         # doctest: +SKIP
-        >>> found.guesses[0]                                                # doctest: +SKIP
-        Guess(word='san', probability=0.93)
+        >>> found.reference                                                 # doctest: +SKIP
+        'light'
     """
     ids = encode_sentence(sentence, vocabulary).to(model.embedding.weight.device)
     at = sentence.predicted + 1  # the model reads <eos> first

@@ -29,7 +29,8 @@ class SweepPoint:
         regime: dropout regime, in the paper's words, and whether the run is finetuned.
 
     Example:
-        >>> point = SweepPoint("ptb", "600", "pru", 2, 4, "", 1_400_000, 2_880_000, 80.0, True)
+        >>> parameters = 1_400_000, 2_880_000
+        >>> point = SweepPoint("ptb", "600", "pru", 2, 4, "", *parameters, 80.0, True)
         >>> f"{point.saving:.0%}"
         '51%'
     """
@@ -56,7 +57,7 @@ def sweep_point(run: RunFolder) -> SweepPoint:
     """The sweep point of a run folder, which needs no weights.
 
     Example:
-        >>> point = sweep_point(RunFolder.open("runs/ptb-sweep-k2-g4-1"))   # doctest: +SKIP
+        >>> point = sweep_point(RunFolder.open("runs/ptb-pru-g4-1"))        # doctest: +SKIP
         >>> point.levels, point.groups, f"{point.saving:.0%}"               # doctest: +SKIP
         (2, 4, '51%')
     """

@@ -47,7 +47,8 @@ def analyze(
         The sections of the page.
 
     Example:
-        >>> sections = analyze(["runs/ptb-pru-g4-1"], "figures", only=["curves"])   # doctest: +SKIP
+        >>> runs = ["runs/ptb-pru-g4-1"]                                    # doctest: +SKIP
+        >>> sections = analyze(runs, "figures", only=["curves"])            # doctest: +SKIP
         >>> sections[0].sentence                                            # doctest: +SKIP
         'Lowest validation perplexity during training: 64.61 after epoch 482 of 500 for ptb-pru-g4-1.'
     """

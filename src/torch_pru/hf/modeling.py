@@ -166,7 +166,8 @@ class PRUModel(PRUPreTrainedModel):
     """Embedding and recurrent layers.
 
     Example:
-        >>> model = PRUModel(PRUConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2))
+        >>> config = PRUConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2)
+        >>> model = PRUModel(config)
         >>> model(torch.zeros(5, 7, dtype=torch.long)).last_hidden_state.shape
         torch.Size([5, 7, 32])
     """

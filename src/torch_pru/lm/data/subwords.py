@@ -41,7 +41,8 @@ class Subwords(Tokenizer):
         merges: pairs of tokens that are joined, most important first.
 
     Example:
-        >>> subwords = Subwords.learn("bpe:300", ["in the beginning god created the heaven"] * 9)
+        >>> verses = ["in the beginning god created the heaven"] * 9
+        >>> subwords = Subwords.learn("bpe:300", verses)
         >>> subwords("the heaven\\nthe")
         ['the', 'Ġheaven', '<eos>', 'the']
         >>> subwords.join(subwords("the heaven 道"))
