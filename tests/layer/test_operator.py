@@ -180,6 +180,31 @@ def test_double_backward_of_a_layer():
     assert all(parameter.grad.isfinite().all() for parameter in pru.parameters())
 
 
+@pytest.mark.parametrize("lengths", [None, [2, 1, 2]])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("only", [None, "gates"])
+def test_double_backward_of_the_loop_in_float64(lengths: list[int] | None, reverse: bool, only: str | None):
+    """Its own backward pass cannot be differentiated: what is differentiated is the reference's."""
+    tensors, keywords = problem(steps=2, lengths=lengths, reverse=reverse)
+    for name, tensor in tensors.items():
+        tensor.requires_grad_(only in (None, name))
+    run = functools.partial(recurrence, **keywords, backend="loop")
+    assert torch.autograd.gradgradcheck(run, tuple(tensors.values()), fast_mode=True)
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_double_backward_of_a_layer_in_float64(levels: int):
+    pru = PRU(8, 8, 2, bidirectional=True, levels=levels, groups=levels, dtype=torch.float64)
+    x = torch.randn(3, 2, 8, dtype=torch.float64, requires_grad=True)
+    assert pru.backend_for(x)[0] == "loop"
+    names, parameters = zip(*pru.named_parameters(), strict=True)
+
+    def run(x, *parameters):
+        return torch.func.functional_call(pru, dict(zip(names, parameters, strict=True)), x)[0]
+
+    assert torch.autograd.gradgradcheck(run, (x, *parameters), fast_mode=True)
+
+
 def test_double_backward_elsewhere_is_one_clear_error():
     pru = PRU(8, 8, backend="loop", levels=2, groups=4)
     x = torch.randn(3, 2, 8, requires_grad=True)

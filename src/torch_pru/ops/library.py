@@ -5,11 +5,13 @@ Both take the name of the backend as an argument, because the choice has been ma
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from torch_pru.ops import reference
 from torch_pru.ops.backends import module
-from torch_pru.ops.operators import OnceDifferentiable, Operator
+from torch_pru.ops.operators import ONCE, OnceDifferentiable, Operator, differentiable_gradients
 from torch_pru.ops.spec import Outputs, RecurrenceCall, SavedRecurrence
 
 
@@ -74,18 +76,32 @@ class _Recurrence(Function):
         out, _, _, activations, cells = results
         ctx.reverse, ctx.backend = reverse, backend
         ctx.set_materialize_grads(False)  # zeros for unused results would take as much memory as the gates
-        ctx.save_for_backward(weight, h0, c0, out, activations, cells, lengths)
+        # For second derivatives, in float64 only: the gates take as much memory as the activations.
+        again = (gates, bias) if gates.dtype == torch.float64 else (None, None)
+        ctx.save_for_backward(*again, weight, h0, c0, out, activations, cells, lengths)
         return results
 
     @staticmethod
     def backward(ctx, grad_out, grad_hn, grad_cn, grad_activations, grad_cells):
-        grads = backward(grad_out, grad_hn, grad_cn, *ctx.saved_tensors, ctx.reverse, ctx.backend)
-        needed = ctx.needs_input_grad  # autograd converts to the dtypes of the arguments
-        return *(grad if needed[index] else None for index, grad in enumerate(grads)), None, None, None, None
+        gates, bias, *saved = ctx.saved_tensors
+        needed, grads = ctx.needs_input_grad[:5], (grad_out, grad_hn, grad_cn)
+        if torch.is_grad_enabled() and gates is not None:  # create_graph=True
+            weight, h0, c0, *_, lengths = saved
+            tensors = (gates, weight, bias, h0, c0)
+            kept = differentiable_gradients(_in_pytorch(lengths, ctx.reverse), tensors, needed, grads)
+        else:  # autograd converts to the dtypes of the arguments
+            found = backward(*grads, *saved, ctx.reverse, ctx.backend)
+            kept = [grad if need else None for grad, need in zip(found, needed, strict=True)]
+        return *kept, None, None, None, None
 
 
-ONCE = "this backend is not possible; build the layer as PRU(..., backend='reference')"
-"""Why there is no double backward."""
+def _in_pytorch(lengths, reverse):
+    """What the operator computes, in plain PyTorch: a function of the tensors that have gradients."""
+
+    def recurrence(gates, weight, bias, h0, c0):
+        return reference.recurrence(RecurrenceCall(gates, weight, bias, h0, c0, lengths, reverse))
+
+    return recurrence
 
 
 def _backward_once(*arguments):

@@ -8,10 +8,11 @@ compiler, a mode or a transform needs to see the operator: it converts all argum
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd import Function
 
 from torch_pru.errors import PRUError
@@ -72,6 +73,10 @@ def is_eager(arguments: tuple[Any, ...]) -> bool:
     return current_mode() is Mode.EAGER and are_plain(arguments)
 
 
+ONCE = "this backend is not possible; use float64, or build the layer as PRU(..., backend='reference')"
+"""Why there is no double backward of a layer."""
+
+
 class OnceDifferentiable(Function):
     """A backward pass that cannot be differentiated again: a double backward raises with a reason."""
 
@@ -83,3 +88,30 @@ class OnceDifferentiable(Function):
     @staticmethod
     def backward(ctx, *grads):
         raise PRUError(f"double backward through {ctx.reason}")
+
+
+def differentiable_gradients(
+    function: Callable[..., Sequence[Tensor]],
+    inputs: Sequence[Tensor | None],
+    needed: Sequence[bool],
+    grads: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """The gradients of ``function(*inputs)``, which can be differentiated; None where they are not needed.
+
+    For a backward pass that is called with ``create_graph=True`` and cannot be differentiated itself.
+
+    Args:
+        function: the forward pass once more, in plain PyTorch.
+        inputs: the tensors that ``function`` takes.
+        needed: for each of them, whether its gradient is wanted.
+        grads: the gradient of each result; None for zero.
+    """
+    with torch.enable_grad():
+        # A view of each, so that a tensor that is given twice has a gradient for each place.
+        views = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
+        results = function(*views)
+    wanted = [view for view, need in zip(views, needed, strict=True) if need and view is not None]
+    pairs = [(result, grad) for result, grad in zip(results, grads, strict=True) if grad is not None]
+    outputs, given = zip(*pairs, strict=True)
+    found = iter(torch.autograd.grad(outputs, wanted, given, create_graph=True, allow_unused=True))
+    return [next(found) if need else None for need in needed]

@@ -1,15 +1,6 @@
-"""Gradients of compiled layers that can be differentiated again.
-
-The compiled backward pass cannot. Where a caller asks for ``create_graph=True``, the layer is computed once
-more in plain PyTorch, and autograd finds its gradients.
-"""
+"""What the compiled kernels compute, in plain PyTorch, for gradients that can be differentiated again."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-
-import torch
-from torch import Tensor
 
 from torch_pru.ops import reference
 from torch_pru.ops.layer import recurrent_weights
@@ -33,27 +24,3 @@ def run(given: Arguments) -> Outputs:
     spec = LayerSpec(input_spec, context_spec, residual)
     out, hn, cn = reference.layer(LayerCall(x, weights, h0, c0, lengths, spec, reverse))
     return out, hn[0], cn[0]
-
-
-def gradients(
-    function: Callable[..., Sequence[Tensor]],
-    inputs: Sequence[Tensor | None],
-    needed: Sequence[bool],
-    grads: Sequence[Tensor | None],
-) -> list[Tensor | None]:
-    """The gradients of ``function(*inputs)``, which can be differentiated; None where they are not needed.
-
-    Args:
-        inputs: the tensors that ``function`` takes.
-        needed: for each of them, whether its gradient is wanted.
-        grads: the gradient of each result; None for zero.
-    """
-    with torch.enable_grad():
-        # A view of each, so that a tensor that is given twice has a gradient for each place.
-        views = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
-        results = function(*views)
-    wanted = [view for view, need in zip(views, needed, strict=True) if need and view is not None]
-    pairs = [(result, grad) for result, grad in zip(results, grads, strict=True) if grad is not None]
-    outputs, given = zip(*pairs, strict=True)
-    found = iter(torch.autograd.grad(outputs, wanted, given, create_graph=True, allow_unused=True))
-    return [next(found) if need else None for need in needed]

@@ -14,11 +14,9 @@ from torch.autograd import Function
 
 from torch_pru.ops.native import again, calls
 from torch_pru.ops.native.calls import Arguments, Saved, Wanted
-from torch_pru.ops.operators import OnceDifferentiable, Operator
+from torch_pru.ops.operators import ONCE, OnceDifferentiable, Operator, differentiable_gradients
 
 MOST_LEVELS = 4
-ONCE = "this backend is not possible; build the layer as PRU(..., backend='reference')"
-"""Why there is no double backward."""
 
 
 def run(given: Arguments) -> tuple[Tensor, Tensor, Tensor]:
@@ -167,7 +165,7 @@ class _Layer(Function):
         grads = (grad_out, grad_hn, grad_cn)
         if torch.is_grad_enabled():  # create_graph=True
             tensors = (x, *matrices, context, bias, h0, c0)
-            kept = again.gradients(_in_pytorch(lengths, *ctx.settings), tensors, needed, grads)
+            kept = differentiable_gradients(_in_pytorch(lengths, *ctx.settings), tensors, needed, grads)
         else:
             wanted = Wanted(x_needed, any(input_needed), *others_needed)
             states = (h0, c0, lengths, residual, reverse, out, activations, cells)

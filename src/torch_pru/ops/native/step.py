@@ -18,8 +18,9 @@ from torch.autograd import Function
 
 from torch_pru.ops import reference
 from torch_pru.ops import torch_private as private
-from torch_pru.ops.native import again, unsupported_structure
+from torch_pru.ops.native import unsupported_structure
 from torch_pru.ops.native.library import library, missing_reason
+from torch_pru.ops.operators import differentiable_gradients
 from torch_pru.ops.spec import LayerCall, LayerSpec, LayerWeights
 
 _PLAIN = (Tensor, nn.Parameter)
@@ -195,5 +196,5 @@ class _Step(Function):
         needed, grads = ctx.needs_input_grad[1:], (grad_hn, grad_cn)
         if torch.is_grad_enabled():  # create_graph=True
             x, h, c, _, _, *parameters = ctx.saved_tensors
-            return None, *again.gradients(ctx.step.in_pytorch, (x, h, c, *parameters), needed, grads)
+            return None, *differentiable_gradients(ctx.step.in_pytorch, (x, h, c, *parameters), needed, grads)
         return None, *ctx.step.backward(needed, *grads, *ctx.saved_tensors)
