@@ -182,6 +182,57 @@ def test_verify_says_that_a_run_is_whole(finished: Path) -> None:
     assert (status, shown.splitlines()[-1]) == (0, "all files match their checksums")
 
 
+@pytest.mark.parametrize("kept", [0, 1, 4, -1])
+@pytest.mark.parametrize("ended", [True, False])
+def test_lines_that_are_missing_at_the_end_of_the_log_are_noticed(
+    ended: bool, kept: int, finished: Path, interrupted: Path
+) -> None:
+    run = finished if ended else interrupted
+    path = run / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    if not ended:
+        *lines, stop = lines  # written after the checkpoint, as the lines of a run that was killed
+        assert b"interrupted by" in stop
+        path.write_bytes(b"".join(lines))
+        assert all(finding.fine for finding in verify(run))
+    path.write_bytes(b"".join(lines[:kept]))
+    (wrong,) = [finding for finding in verify(run) if not finding.fine]
+    assert (wrong.item, wrong.missing, "lines at its end" in wrong.text) == ("metrics.jsonl", True, True)
+    status, shown = pru("report", run)
+    assert (status, "metrics.jsonl has lost lines at its end" in shown) == (0, True)
+    assert pru("resume", run)[0] == 0
+    if not ended:
+        assert all(finding.fine for finding in verify(run))
+
+
+def test_verify_misses_the_checkpoint_with_which_a_run_finished(finished: Path) -> None:
+    older, newest = sorted((finished / "checkpoints").iterdir())
+    shutil.rmtree(newest)
+    (wrong,) = [finding for finding in verify(finished) if not finding.fine]
+    assert (wrong.item, wrong.missing) == ("checkpoints", True)
+    assert wrong.text == f"{older.name} ok; the one with which the run finished does not exist"
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing", "link", "large"])
+def test_verify_reads_the_log_probabilities(damage: str, finished: Path, outside: Path) -> None:
+    assert pru("evaluate", finished)[0] == 0
+    path = finished / "logprobs-valid-static.npz"
+    assert [finding.fine for finding in verify(finished) if finding.item == path.name] == [True]
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "flipped":
+        path.write_bytes(flip(content, len(content) // 2, 1))
+    elif damage == "link":
+        path.symlink_to(outside / "documents" / "thesis.txt")
+    elif damage == "large":
+        with open(path, "wb") as file:
+            file.truncate(1 << 40)
+    wrong = [finding for finding in verify(finished) if finding.item == path.name]
+    assert not any(finding.fine for finding in wrong)
+    assert wrong[0].missing == (damage == "missing")
+    assert pru("verify", finished)[0] == 1
+
+
 def test_verify_names_what_is_wrong_and_changes_nothing(finished: Path) -> None:
     newest = max((finished / "checkpoints").iterdir())
     (newest / "state.json").write_bytes(b"")

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch_pru.errors import PRUError
 from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFileError
 from torch_pru.lm.migration import migrate_state, migrate_weights
-from torch_pru.lm.seal import parse_json
+from torch_pru.lm.seal import parse_json, parse_object
 from torch_pru.lm.state_files import PICKLED, TENSORS, VALUES, decode_state, encode_state, load_tensors
 
 WEIGHTS = ("weights.safetensors", "best.safetensors")
@@ -150,6 +150,17 @@ def load_newest(folder: Path, limit: int = LIMIT) -> Checkpoint | None:
                 raise PRUError(f"{problem}; the oldest: {error}") from error
             warnings.warn(f"{error}; trying the checkpoint before it", stacklevel=2)
     return None
+
+
+def newest_values(folder: Path) -> dict[str, Any]:
+    """The state of the newest checkpoint without its tensors; empty if no checkpoint has it as JSON."""
+    for number in reversed(saved_numbers(folder)):
+        files = opened(folder) / name_of(number)
+        with contextlib.suppress(PRUError, KeyError):  # it is damaged, or of an earlier version
+            content = files.read(VALUES, TEXT_LIMIT)
+            if hashlib.sha256(content).hexdigest() == read_manifest(files)[VALUES]["sha256"]:
+                return parse_object(content, files.path / VALUES)
+    return {}
 
 
 def saved_numbers(folder: Path) -> list[int]:

@@ -35,9 +35,14 @@ def stop_reason(lines: Iterable[Mapping[str, Any]]) -> str:
         >>> stop_reason([{"kind": "steps", "step": 50}])
         'not finished'
     """
-    last: Mapping[str, Any] = next(iter(deque(lines, maxlen=1)), {})
+    last = last_of(lines)
     known = "finished" if last.get("decision") == "stop" else UNFINISHED
     return str(last.get("stop_reason") or known)
+
+
+def last_of(lines: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The last line of a log; empty if there is none."""
+    return next(iter(deque(lines, maxlen=1)), {})
 
 
 def read_metrics(files: Folder) -> Iterator[dict[str, Any]]:
@@ -58,6 +63,32 @@ def read_metrics(files: Folder) -> Iterator[dict[str, Any]]:
                     f"--accept drops the line"
                 ) from error
             yield content
+
+
+def has_finished(files: Folder) -> bool:
+    """Whether the log ends with the end of the training; False where it is damaged."""
+    try:
+        return last_of(read_metrics(files)).get("decision") == "stop"
+    except PRUError:
+        return False
+
+
+def is_cut_short(last: Mapping[str, Any], state: Mapping[str, Any], log_steps: int) -> bool:
+    """Whether a log lacks lines at its end that it had when a checkpoint was saved.
+
+    Args:
+        last: the last line of the log.
+        state: of the checkpoint, see `checkpoint.newest_values`.
+        log_steps: steps between lines.
+
+    Example:
+        >>> is_cut_short({"step": 50}, {"global_step": 99}, 50), is_cut_short({}, {"global_step": 99}, 50)
+        (False, True)
+    """
+    step, finished = state.get("global_step"), state.get("finished") is True
+    if type(step) is not int:
+        return False
+    return last.get("step", 0) < step - step % log_steps or (finished and last.get("decision") != "stop")
 
 
 class KeptLines:

@@ -58,15 +58,16 @@ COMPACT_LIMIT = 1 << 28
 def read_folder(folder: str | Path) -> RunRecord:
     """The record of a run folder, with or without its weights."""
     run = RunFolder.open(folder)
+    epochs, last = run.read_log()
     return RunRecord(
         name=run.path.name,
         stage=run.stage,
         config=run.config,
         environment=read_object(run.files, "environment.json"),
         scores=read_object(run.files, "scores.json") if run.files.has("scores.json") else None,
-        epochs=run.epochs(),
+        epochs=epochs,
         text_digest=run.text_digest,
-        stop_reason=run.stop_reason(),
+        stop_reason=stop_reason([last]),
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.checkpoint import Checkpoint, load_newest, saved_numbers
+from torch_pru.lm.checkpoint import Checkpoint, load_newest, newest_values, saved_numbers
 from torch_pru.lm.config import Config, is_subwords
 from torch_pru.lm.data.corpus import Corpus, load_corpus, tokenizer_of
 from torch_pru.lm.data.subwords import FILE as SUBWORDS
@@ -29,7 +29,7 @@ from torch_pru.lm.data.tokenizer import Tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.environment import environment
 from torch_pru.lm.files import TEXT_LIMIT, VOCABULARY_LIMIT, Folder, MissingFileError
-from torch_pru.lm.metrics import METRICS, read_metrics, stop_reason
+from torch_pru.lm.metrics import METRICS, has_finished, is_cut_short, read_metrics, stop_reason
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.recipe import TOML_LIMIT, config_text, read_config
 from torch_pru.lm.schema import byte_limit, check_state, check_weights
@@ -207,7 +207,7 @@ class RunFolder:
                 f"the run in {self.path} has no {which} weights yet: no checkpoint with them was saved; "
                 f"if it was interrupted, continue it: {pru_command('resume', self.path)}"
             )
-        if checkpoint is not None and checkpoint.state.get("finished") is False and self._log_is_finished():
+        if checkpoint is not None and checkpoint.state.get("finished") is False and has_finished(self.files):
             warnings.warn(
                 f"the newest checkpoint of the run in {self.path} is missing: its log says that it finished, "
                 f"and {checkpoint.path} is older; pru resume trains the rest again",
@@ -218,25 +218,31 @@ class RunFolder:
         model.to(embedding.dtype).load_state_dict(weights)
         return model.to(device).eval()
 
-    def _log_is_finished(self) -> bool:
-        """Whether the log has the end of the run; False where it is damaged."""
-        try:
-            epochs = self.epochs()
-        except PRUError:
-            return False
-        return bool(epochs) and epochs[-1]["decision"] == "stop"
-
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``; a last one that a crash cut short is left out."""
         return list(read_metrics(self.files))
 
     def epochs(self) -> list[dict[str, Any]]:
-        """The lines of ``metrics.jsonl`` that end an epoch."""
-        return [line for line in read_metrics(self.files) if line.get("kind") == "epoch"]
+        """The lines of ``metrics.jsonl`` that end an epoch; warns if lines at its end are missing."""
+        return self.read_log()[0]
 
     def stop_reason(self) -> str:
         """Why training stopped, or "not finished"; see `torch_pru.lm.metrics.stop_reason`."""
         return stop_reason(read_metrics(self.files))
+
+    def read_log(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """What `epochs` returns, and the last line of ``metrics.jsonl``."""
+        state = newest_values(self.checkpoints)  # before the log, to which training may add lines
+        epochs, last = [], {}
+        for last in read_metrics(self.files):
+            if last.get("kind") == "epoch":
+                epochs.append(last)
+        if is_cut_short(last, state, self.config.training.log_steps):
+            warnings.warn(
+                f"{self.path / METRICS} has lost lines at its end: the newest checkpoint is of a later step",
+                stacklevel=2,
+            )
+        return epochs, last
 
     def best_epoch(self) -> int:
         """The epoch of the lowest validation loss; 0 where none has bettered what the run began with."""

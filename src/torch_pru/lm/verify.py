@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,19 +10,31 @@ from pathlib import Path
 from typing import Any
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.checkpoint import LIMIT, is_whole, name_of, opened, saved_numbers
+from torch_pru.lm.checkpoint import LIMIT, is_whole, name_of, newest_values, opened, saved_numbers
 from torch_pru.lm.data.subwords import FILE as SUBWORDS
 from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.evaluation.scores import FILE as SCORES
-from torch_pru.lm.evaluation.scores import load_scores
+from torch_pru.lm.evaluation.scores import LOG_PROBABILITIES_LIMIT, load_scores, log_probabilities_file
 from torch_pru.lm.files import METRICS_LIMIT, TEXT_LIMIT, Folder, MissingFileError
 from torch_pru.lm.lock import locked
-from torch_pru.lm.metrics import METRICS, UNFINISHED, KeptLines, read_metrics, stop_reason
+from torch_pru.lm.metrics import (
+    METRICS,
+    UNFINISHED,
+    KeptLines,
+    has_finished,
+    is_cut_short,
+    read_metrics,
+    stop_reason,
+)
 from torch_pru.lm.recipe import read_config
 from torch_pru.lm.run import CHECKED, About, RunFolder, read_checked, sha256
 from torch_pru.lm.schema import byte_limit
 from torch_pru.lm.seal import SEAL, parse_object, seal, unseal
+
+
+class LostLinesError(PRUError):
+    """Lines at the end of the log are missing."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +86,12 @@ def verify(path: str | Path) -> list[Finding]:
                 findings.append(Finding(item, "not scored yet"))
             else:
                 findings.append(Finding(item, "the file does not exist", fine=False, missing=True))
+        except LostLinesError as error:
+            findings.append(Finding(item, str(error), fine=False, missing=True))
         except PRUError as error:
             found = str(error).partition("; ")[0]  # what to do is said once, for all files
             findings.append(Finding(item, found, fine=False, acceptable=True))
-    return [*findings, look_at_checkpoints(files), *odd_items(files)]
+    return [*findings, *look_at_log_probabilities(files), look_at_checkpoints(files), *odd_items(files)]
 
 
 def accept(path: str | Path) -> list[str]:
@@ -141,11 +156,17 @@ def look_at_metrics(files: Folder) -> str:
     """The log."""
     if not files.has(METRICS):
         raise MissingFileError(METRICS)
+    state = newest_values(files.path / "checkpoints")  # before the log, to which training may add lines
     lines = epochs = 0
     last: dict[str, Any] = {}
     for last in read_metrics(files):
         lines += 1
         epochs += last.get("kind") == "epoch"
+    if is_cut_short(last, state, log_steps(files)):
+        raise LostLinesError(
+            f"lines at its end: the last one is of step {last.get('step', 0):,}, and the newest checkpoint "
+            f"of step {state['global_step']:,}"
+        )
     reason = stop_reason([last])
     ended = f"{reason}: still running, or killed" if reason == UNFINISHED else f"ended: {reason}"
     return f"{lines:,} lines, {epochs:,} epochs, {ended}"
@@ -157,6 +178,35 @@ def look_at_scores(files: Folder) -> str:
     if scores is None:
         raise MissingFileError(SCORES)
     return f"scores by {', '.join(scores.results) or 'no method'}"
+
+
+def log_steps(files: Folder) -> int:
+    """Steps between lines of the log; many where the settings are damaged."""
+    try:
+        return RunFolder.open(files.path).config.training.log_steps
+    except PRUError:
+        return 1 << 62
+
+
+def look_at_log_probabilities(files: Folder) -> Iterator[Finding]:
+    """The log-probabilities that belong to scores; none where scores.json is damaged."""
+    try:
+        scores = load_scores(files.path)
+    except PRUError:
+        return
+    for (split, method), score in scores.kept_scores().items() if scores else ():
+        if "log_probabilities" not in score:
+            continue
+        name = log_probabilities_file(split, method)
+        try:
+            digest = sha256(files.read(name, LOG_PROBABILITIES_LIMIT))
+            fine = digest == score["log_probabilities"].get("sha256")
+            found = "matches its checksum" if fine else "has another checksum than in scores.json"
+            yield Finding(name, found if fine else f"{found}; score the text again", fine=fine)
+        except MissingFileError:
+            yield Finding(name, "the file does not exist", fine=False, missing=True)
+        except PRUError as error:
+            yield Finding(name, str(error).partition("; ")[0], fine=False)
 
 
 def look_at_checkpoints(files: Folder) -> Finding:
@@ -176,7 +226,11 @@ def look_at_checkpoints(files: Folder) -> Finding:
             missing=True,
         )
     states = [f"{name_of(number)} {'ok' if number in whole else 'damaged'}" for number in numbers]
-    return Finding("checkpoints", ", ".join(states), fine=len(whole) == len(numbers))
+    found = Finding("checkpoints", ", ".join(states), fine=len(whole) == len(numbers))
+    if found.fine and newest_values(folder).get("finished") is False and has_finished(files):
+        text = f"{found.text}; the one with which the run finished does not exist"
+        return dataclasses.replace(found, text=text, fine=False, missing=True)
+    return found
 
 
 def checkpoint_limit(files: Folder) -> int:

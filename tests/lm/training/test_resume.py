@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import random
 import shutil
 import signal
@@ -100,21 +101,22 @@ def test_kill_9_at_random_moments(
     duration = time.monotonic() - start
     killed = 0
 
-    def kill_at_random(child: int, latest: float) -> None:
-        nonlocal duration, killed
+    def kill_at_random(child: int, latest: float) -> float:
+        """When the run was to be killed, or infinity if it was: it may have ended before."""
+        nonlocal killed
         moment = numbers.uniform(0, latest)
         status = workshop.kill_after(moment, child)
         assert status in (0, -signal.SIGKILL), workshop.said.read_text()
         killed += status == -signal.SIGKILL
-        if status == 0:  # It had ended: runs are faster now than when they were timed.
-            duration = min(duration, moment)
+        return moment if status == 0 else math.inf
 
     trial = 0
     while trial < trials or killed < trials * 4 / 3:
         assert trial < 4 * trials, "the test must kill runs at work"
         path = tmp_path / f"run{trial}"
         trial += 1
-        kill_at_random(workshop.start("train", run=str(path), settings=settings), duration)
+        ended = kill_at_random(workshop.start("train", run=str(path), settings=settings), duration)
+        duration = min(duration, ended)  # runs may be faster now than when they were timed
         for _ in range(2):
             if not (path / "run.json").exists():
                 assert workshop.run("train", run=str(path), settings=settings) == 0

@@ -105,6 +105,11 @@ class Scores:
         best = dataclasses.asdict(tuning.best)
         self.tuning[method] = {"best": best, "tokens": tuning.tokens, "tries": tries}
 
+    def kept_scores(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """The last score of each split and method that was kept as the score of the run."""
+        kept = [one for one in self.history if one.get("kept")]
+        return {(str(one.get("split")), str(one.get("method"))): one for one in kept}
+
     def settings(self, method: str) -> Any:
         """The settings tuned on validation, or the published defaults."""
         kind = SETTINGS[method]
@@ -266,18 +271,17 @@ def load_log_probabilities(folder: str | Path, split: str, method: str = "static
     They must belong to the scores: the file's digest is that of the last score of this split and method.
     """
     scores, name = load_scores(folder), log_probabilities_file(split, method)
-    logged = [one for one in (scores.history if scores else []) if one.get("split") == split]
-    logged = [one for one in logged if one.get("method") == method and one.get("kept")]
-    if not logged or "log_probabilities" not in logged[-1]:
+    kept = scores.kept_scores().get((split, method), {}) if scores else {}
+    if "log_probabilities" not in kept:
         return None
     try:
         content = Folder(Path(folder)).read(name, LOG_PROBABILITIES_LIMIT)
     except MissingFileError:
         return None
-    if hashlib.sha256(content).hexdigest() != logged[-1]["log_probabilities"].get("sha256"):
+    if hashlib.sha256(content).hexdigest() != kept["log_probabilities"].get("sha256"):
         raise PRUError(f"{Path(folder) / name} has another checksum than in {FILE}; score the text again")
     try:
-        return read_log_probabilities(content, logged[-1].get("tokens"))
+        return read_log_probabilities(content, kept.get("tokens"))
     except (ValueError, TypeError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise PRUError(
             f"{Path(folder) / name} does not hold the log-probabilities of {split}; score the text again"

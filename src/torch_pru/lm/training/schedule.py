@@ -131,8 +131,9 @@ class Schedule:
         for name, value in state_dict.items():
             kind = type(getattr(self, name))
             if type(value) is not kind or (name == "stage" and value not in STAGES):
+                expected_value = " or ".join(STAGES) if name == "stage" else kind.__name__
                 raise PRUError(
-                    f"the schedule of the checkpoint has {name}={value!r:.100}; expected {kind.__name__}"
+                    f"the schedule of the checkpoint has {name}={value!r:.100}; expected {expected_value}"
                 )
         if not all(type(loss) is float for loss in state_dict["history"]):
             raise PRUError("the schedule of the checkpoint is invalid: history must be a list of floats")
