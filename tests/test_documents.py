@@ -14,6 +14,7 @@ import pytest
 from torch_pru.analysis import learning_curve, sweep_point
 from torch_pru.lm.records import RunRecord, read_compact, read_folder
 from torch_pru.lm.run import RunFolder
+from torch_pru.ops.cuda.plan import OLDEST
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
@@ -127,6 +128,11 @@ def test_sizes_and_times_of_the_page_are_those_of_the_record() -> None:
     [quickstart] = [row for row in plain if row["run"] == "quickstart"]
     assert quickstart["keys answered"] == about["keys"]
     assert quickstart["key ms, 95th percentile"] < 30
+
+
+def test_the_oldest_gpu_is_the_one_that_the_kernels_need() -> None:
+    page = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    assert re.findall(r"compute capability (\d)\.(\d)", page) == [tuple(map(str, OLDEST))]
 
 
 def test_the_sweep_is_that_of_the_records() -> None:
