@@ -118,8 +118,8 @@ def register_parameter(
 def gather(module: nn.Module, names: ParameterNames) -> LayerWeights:
     """The weights of a layer as they are now; each is looked up once, because it may be computed."""
     registered: Any = module._parameters  # without the search of ``nn.Module.__getattr__``
-    input, context, biases, input_kernels, context_kernels = (
-        tuple(registered[name] if name in registered else getattr(module, name) for name in group)
-        for group in names
-    )
-    return LayerWeights(input, context, biases, input_kernels, context_kernels)
+    try:
+        groups = [tuple([registered[name] for name in group]) for group in names]
+    except KeyError:  # some are computed by parametrizations
+        groups = [tuple([getattr(module, name) for name in group]) for group in names]
+    return LayerWeights(*groups)

@@ -55,7 +55,7 @@ def test_pointers_then_numbers_on_the_stream_of_the_device(current: int, monkeyp
         return lambda stream, words: seen.append((launch, index, stream, words))
 
     monkeypatch.setattr(launch, "kernel", kernel)
-    monkeypatch.setattr(launch, "_make_context_current", lambda index: None)
+    monkeypatch.setattr(launch, "make_context_current", lambda index: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
     monkeypatch.setattr(torch.cuda, "device", device)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 70 + index, raising=False)

@@ -153,10 +153,10 @@ def test_float32_follows_the_newer_setting_too(on_hopper, monkeypatch):
 
 
 def test_sequences_of_ever_new_lengths_are_not_planned_anew(on_hopper):
-    plan.choose_once.cache_clear()
+    cuda._plan_reason_once.cache_clear()
     for steps in range(1, 50):
         assert reason_for(*on_hopper(torch.float16, steps)) is None
-    assert plan.choose_once.cache_info().currsize == 4  # forward and backward, of a single step and of more
+    assert cuda._plan_reason_once.cache_info().currsize == 2  # of a single step and of more
 
 
 def test_float64_is_not_covered(on_hopper):

@@ -25,7 +25,7 @@ from .launch import device_of, share, unserved
 from .layer import is_fused
 from .layer import run as run_fused
 from .passes import drop_kernel, drop_reason, penalties, penalties_reason
-from .plan import choose, choose_once
+from .plan import Device, choose
 from .recurrent import (
     backward,
     forward,
@@ -71,8 +71,8 @@ def recurrence(call: RecurrenceCall, *, eager: bool) -> Outputs:
 
 def layer(call: LayerCall, *, eager: bool) -> Outputs:
     """As :func:`torch_pru.ops.reference.layer`."""
-    if eager and is_fused(call):
-        return run_fused(call)
+    if eager and is_fused(call.spec, dtype := product_dtype(call.x)):
+        return run_fused(call, dtype)
     return run_layer(recurrence, "cuda", call, eager=eager)
 
 
@@ -118,15 +118,32 @@ def shape_reason(x: Tensor, dtype: torch.dtype, groups: int, size: int, training
     steps, batch = x.shape[:2]
     if steps == 0 or batch == 0:
         return "there is nothing to do: no steps or no batch"
-    reason = unserved(x.device.index)
+    index = x.device.index
+    shape = (index, device_of(index), size, batch, groups, dtype, training, steps == 1)
+    return _plan_reason(*shape) if torch.compiler.is_compiling() else _plan_reason_once(*shape)
+
+
+def _plan_reason(
+    index: int,
+    device: Device,
+    size: int,
+    batch: int,
+    groups: int,
+    dtype: torch.dtype,
+    training: bool,
+    single_step: bool,
+) -> str | None:
+    reason = unserved(index)
     if reason is not None:
         return reason
-    plan = choose if torch.compiler.is_compiling() else choose_once
     for backwards in (False, True) if training else (False,):
-        answer = plan(device_of(x.device.index), size, batch, groups, dtype, backwards, steps == 1)
-        if isinstance(answer, str):
-            return answer
+        plan = choose(device, size, batch, groups, dtype, backwards, single_step)
+        if isinstance(plan, str):
+            return plan
     return None
+
+
+_plan_reason_once = functools.lru_cache(maxsize=1024)(_plan_reason)
 
 
 @assume_constant_result

@@ -70,18 +70,26 @@ def collect(x: Tensor, gates: int) -> Tensor:
 def _launch_fold(
     kernel: str, weights: Sequence[Tensor], units: Sequence[int], bands: Sequence[Band], folded: Tensor
 ) -> None:
-    _, gates, _, features = weights[0].shape
-    constants = (
-        ("LEVELS", len(weights)),
-        ("GATES", gates),
-        ("FLOAT_WEIGHTS", int(weights[0].dtype == torch.float32)),
-        ("STEP", _step(weights[0], features)),
-    )
+    features = weights[0].shape[-1]
     first, share = [band.first for band in bands], [band.share for band in bands]
     tensors = (*weights, None, *first, None, *share, folded)
     widths = [band.share.shape[0] for band in bands]
-    launch = _launch(kernel, constants, folded)
+    step = _step(weights[0], features)
+    launch = fold_launch(kernel, len(weights), weights[0].shape[1], step, weights[0].dtype, folded)
     launch_on(launch, folded.device, tensors, (*units, 0, *widths, features, folded.shape[1]))
+
+
+def fold_launch(
+    kernel: str, levels: int, gates: int, step: int, weight_dtype: torch.dtype, folded: Tensor
+) -> Launch:
+    """Of ``fold`` or ``unfold``; ``step`` values of a row of the first level are read or written at once."""
+    constants = (
+        ("LEVELS", levels),
+        ("GATES", gates),
+        ("FLOAT_WEIGHTS", int(weight_dtype == torch.float32)),
+        ("STEP", step),
+    )
+    return _launch(kernel, constants, folded)
 
 
 def _step(weight: Tensor, features: int) -> int:
@@ -94,7 +102,12 @@ def _step(weight: Tensor, features: int) -> int:
 
 
 def _launch_residual(kernel: str, values: Tensor, gates: Tensor) -> None:
-    launch_on(_launch(kernel, (), values), values.device, (values, gates), (values.numel(),))
+    launch_on(residual_launch(kernel, values), values.device, (values, gates), (values.numel(),))
+
+
+def residual_launch(kernel: str, values: Tensor) -> Launch:
+    """Of ``spread`` or ``collect``."""
+    return _launch(kernel, (), values)
 
 
 def _launch(kernel: str, constants: tuple[tuple[str, int], ...], operand: Tensor) -> Launch:

@@ -78,7 +78,7 @@ def _device(index: int, runs: int) -> Device:
 _thread = threading.local()
 
 
-def _make_context_current(index: int) -> None:
+def make_context_current(index: int) -> None:
     """Once a thread. PyTorch leaves it to the CUDA runtime, which does it when the thread first calls it.
 
     Autograd runs backward in threads whose first call may be ours.
@@ -108,6 +108,7 @@ class Kernel:
         self._function = _checked(found, f"finding {launch.kernel}")
         self._launch = driver.cuLaunchKernelEx
         self._what = f"launching {launch.kernel}"
+        self.function = int(self._function)
         self._configure(driver, launch)
         self._prepare()
 
@@ -173,7 +174,7 @@ def launch_on(
 
 def _launch_here(launch: Launch, index: int, words: list[int]) -> None:
     """On the current device, which is the one of this index."""
-    _make_context_current(index)
+    make_context_current(index)
     kernel(launch, index)(current_stream(index), words)
 
 

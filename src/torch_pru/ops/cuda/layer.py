@@ -15,9 +15,10 @@ from torch.autograd import Function
 from torch_pru.ops import torch_private as private
 from torch_pru.ops.library import ONCE
 from torch_pru.ops.operators import OnceDifferentiable
-from torch_pru.ops.products import SIXTEEN_BITS, product_dtype
+from torch_pru.ops.products import SIXTEEN_BITS
 from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs
 
+from . import host
 from .folding import GATES, collect, fold, spread, unfold
 from .passes import backward_tail
 from .recurrent import Sizes, launch_backward, launch_forward, lengths_on, weight_gradient
@@ -39,21 +40,15 @@ class Dtypes(NamedTuple):
     bias: torch.dtype
 
 
-def is_fused(call: LayerCall) -> bool:
+def is_fused(spec: LayerSpec, dtype: torch.dtype) -> bool:
     """Whether :func:`run` takes a call that only autograd sees: 16 bits, without groups of the input."""
-    spec = call.spec
-    return (
-        spec.is_grouped_lstm
-        and spec.input.is_linear
-        and spec.input.groups == 1
-        and product_dtype(call.x) in SIXTEEN_BITS
-    )
+    return dtype in SIXTEEN_BITS and spec.is_grouped_lstm and spec.input.is_linear and spec.input.groups == 1
 
 
-def run(call: LayerCall) -> Outputs:
-    """The piece ``layer``."""
+def run(call: LayerCall, dtype: torch.dtype) -> Outputs:
+    """The piece ``layer``, with products in ``dtype``."""
     x, weights, h0, c0, lengths, spec, reverse = call
-    how = Structure(spec, product_dtype(x), reverse)
+    how = Structure(spec, dtype, reverse)
     bias, other_bias = (*weights.biases, None, None)[:2]
     lengths = lengths_on(x.device, lengths)
     given: tuple[Any, ...] = (how, lengths, x, h0, c0, weights.context[0], bias, other_bias, *weights.input)
@@ -64,10 +59,11 @@ def run(call: LayerCall) -> Outputs:
 
 class _Results(NamedTuple):
     outputs: Outputs
-    operand: Tensor  # (T·B, N or more): x as the product read it
-    folded: Tensor  # (4·M, N or more): the matrices of the input
+    operand: Tensor  # (T, B, N), or (T·B, N or more): x as the product read it
+    folded: Tensor | None  # (4·M, N or more): the matrices of the input
     activations: Tensor | None
     cells: Tensor | None
+    kind: host.Kind | None  # of a call that ``host`` computed
 
 
 def _forward(
@@ -83,6 +79,12 @@ def _forward(
     save: bool,
 ) -> _Results:
     spec, dtype, reverse = how
+    biases = bias, other_bias
+    given = (x, context, levels, biases, (h0, c0), lengths, reverse, save)
+    kind, found = host.forward(spec, dtype, *given)
+    if found:
+        folded, activations, cells = found[3:] if save else (None, None, None)
+        return _Results((found[0], found[1], found[2]), x, folded, activations, cells, kind)
     steps, batch, features = x.shape
     sizes = Sizes(steps, batch, spec.groups, context.shape[1])
     matrices = [level.reshape(1, GATES, -1, level.shape[1]) for level in levels]
@@ -94,10 +96,10 @@ def _forward(
         gates.addmm_(operand, folded.t())  # one rounding of the whole sum
     else:
         gates = torch.mm(operand, folded.t())
-    biases, state = (bias, other_bias), (1, batch, sizes.width)
-    given = gates, context, biases, h0, c0, lengths
-    out, hn, cn, activations, cells = launch_forward(*given, sizes, reverse, save, state)
-    return _Results((out, hn, cn), operand, folded, activations, cells)
+    arguments = gates, context, biases, h0, c0, lengths
+    state = (1, batch, sizes.width)
+    out, hn, cn, activations, cells = launch_forward(*arguments, sizes, reverse, save, state)
+    return _Results((out, hn, cn), operand, folded, activations, cells, None)
 
 
 def _padded(rows: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
@@ -113,6 +115,7 @@ def _padded(rows: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
 
 def _backward(
     how: Structure,
+    kind: host.Kind | None,
     needed: tuple[bool, ...],
     dtypes: Dtypes,
     grad_out: Tensor | None,
@@ -133,12 +136,17 @@ def _backward(
     steps, batch, width = out.shape
     sizes = Sizes(steps, batch, spec.groups, context.shape[1])
     grads = (grad_out, grad_hn, grad_cn)
+    if kind is not None:
+        saved = out, context, operand, folded, activations, cells
+        results = host.backward(kind, saved, grads, (h0, c0), lengths, reverse, needed)
+        if results:
+            return tuple(results)
     found = launch_backward(grads, context, c0, out, activations, cells, lengths, sizes, reverse)
-    results: list[Tensor | None] = [None] * len(needed)
+    results = [None] * len(needed)
     of_x, of_h0, of_c0, of_context, of_bias, of_other_bias, *of_levels = needed
     if of_context or of_bias or of_other_bias:
-        kind = dtypes.bias if dtypes.bias == dtype else torch.float32
-        tail = (found.bias_parts, spec.groups, lengths, reverse, of_bias + of_other_bias, kind)
+        of_biases = dtypes.bias if dtypes.bias == dtype else torch.float32
+        tail = (found.bias_parts, spec.groups, lengths, reverse, of_bias + of_other_bias, of_biases)
         before, dbias = backward_tail(out, h0, *tail)
         if of_context:
             by_gate = weight_gradient(found.dgates, before, context.dtype)  # (G, 4, D, D)
@@ -156,7 +164,7 @@ def _backward(
         results[2] = found.dc0
     if any(of_levels):
         # In 16 bits, as both factors are: half the bytes for a pass that does little but move them.
-        product = torch.mm(rows.t(), operand)
+        product = torch.mm(rows.t(), operand.reshape(len(rows), -1))
         pyramid = (spec.input_size, spec.input.level_sizes, spec.input.windows)
         matrices = unfold(product, GATES, *pyramid, dtypes.levels)
         results[6:] = [matrix.view(-1, matrix.shape[-1]) for matrix in matrices]
@@ -181,18 +189,22 @@ class _Layer(Function):
         x, h0, c0, context, bias, _, *levels = tensors
         results = _forward(how, lengths, *tensors, save=True)
         ctx.set_materialize_grads(False)
-        ctx.how = how, Dtypes(x.dtype, levels[0].dtype, torch.float32 if bias is None else bias.dtype)
+        ctx.how = (
+            how,
+            results.kind,
+            Dtypes(x.dtype, levels[0].dtype, torch.float32 if bias is None else bias.dtype),
+        )
         saved = (results.operand, results.folded, results.outputs[0], results.activations, results.cells)
         ctx.save_for_backward(h0, c0, lengths, context, *saved)
         return results.outputs
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        how, dtypes = ctx.how
+        how, kind, dtypes = ctx.how
         needed = ctx.needs_input_grad[2:]
         if all(grad is None for grad in grads):
             return (None,) * (len(needed) + 2)
-        given = (how, needed, dtypes, *grads, *ctx.saved_tensors)
+        given = (how, kind, needed, dtypes, *grads, *ctx.saved_tensors)
         if torch.is_grad_enabled():  # create_graph=True
             return None, None, *OnceDifferentiable.apply(_backward, ONCE, *given)
         return None, None, *_backward(*given)

@@ -171,17 +171,23 @@ def backward_tail(
         h0 = (h0 if h0.dtype == torch.float32 else h0.to(out.dtype)).contiguous()
     before = out.new_empty(steps, batch, groups, aligned(size), dtype=operand_dtype(out.dtype))
     dbias = bias_parts.new_empty(biases, 4, width, dtype=bias_dtype)
+    numbers = (steps, batch, groups, reverse, bias_parts.shape[0], biases)
+    tensors = (out, h0, lengths, bias_parts, before, dbias)
+    launch = tail_launch(out, (out if h0 is None else h0).dtype, bias_dtype, size)
+    launch_on(launch, out.device, tensors, numbers)
+    return before, dbias
+
+
+def tail_launch(out: Tensor, h0_dtype: torch.dtype, bias_dtype: torch.dtype, size: int) -> Launch:
+    """Of :func:`backward_tail`, for groups of ``size`` units."""
     constants = (
         ("BF16", int(out.dtype == torch.bfloat16)),
         ("OUT_32", int(out.dtype == torch.float32)),
-        ("H0_32", int((out if h0 is None else h0).dtype == torch.float32)),
+        ("H0_32", int(h0_dtype == torch.float32)),
         ("BIAS_32", int(bias_dtype == torch.float32)),
         ("D", size),
     )
-    numbers = (steps, batch, groups, reverse, bias_parts.shape[0], biases)
-    tensors = (out, h0, lengths, bias_parts, before, dbias)
-    launch_on(pass_over("backward_tail", constants, out.device), out.device, tensors, numbers)
-    return before, dbias
+    return pass_over("backward_tail", constants, out.device)
 
 
 def gradient_scale(grads: Sequence[Tensor | None], device: torch.device) -> Tensor:

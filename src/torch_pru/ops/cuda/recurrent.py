@@ -89,14 +89,14 @@ def launch_forward(
     launch = _launch(device, size, batch, groups, dtype, backward=False, single_step=steps == 1)
     of_token = launch.kernel == "forward_token"  # reads each weight once: no time to convert them before
     of_biases = dtype if all(bias is None or bias.dtype == dtype for bias in biases) else torch.float32
-    first, second = (*(_operand(bias, of_biases) for bias in biases), None, None)[:2]
+    first, second = (*(as_operand(bias, of_biases) for bias in biases), None, None)[:2]
     inputs = (
         gates,
-        _operand(weight, dtype if of_token else operand_dtype(dtype)),
+        as_operand(weight, dtype if of_token else operand_dtype(dtype)),
         first,
         second,
-        _operand(h0, dtype),
-        _operand(c0, _read_as(c0, dtype)),
+        as_operand(h0, dtype),
+        as_operand(c0, _read_as(c0, dtype)),
         lengths,
     )
     state = state or (batch, width)
@@ -185,11 +185,11 @@ def launch_backward(
     width, dtype, device = groups * size, out.dtype, out.device
     launch = _launch(device, size, batch, groups, dtype, backward=True)
     of_out, of_hn, of_cn = grads
-    grads = _operand(of_out, dtype), _operand(of_hn, dtype), _operand(of_cn, torch.float32)
+    grads = as_operand(of_out, dtype), as_operand(of_hn, dtype), as_operand(of_cn, torch.float32)
     inputs = (
         *grads,
-        _operand(weight, operand_dtype(dtype)),
-        _operand(c0, torch.float32),
+        as_operand(weight, operand_dtype(dtype)),
+        as_operand(c0, torch.float32),
         activations,
         cells,
         lengths,
@@ -274,14 +274,15 @@ def _read_as(tensor: Tensor | None, dtype: torch.dtype) -> torch.dtype:
     return dtype if tensor is None or tensor.dtype == dtype else torch.float32
 
 
-def _operand(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def as_operand(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """As the kernels read it: of this dtype, contiguous, at an address that 4 divides."""
     if tensor is None:
         return None
     if tensor.dtype == dtype:
-        operand = tensor.contiguous()
+        dense = tensor.contiguous()
     else:  # one copy for both
-        operand = tensor.to(dtype, memory_format=torch.contiguous_format)
-    return at_multiple(operand, 4)  # 16 bits are read in pairs
+        dense = tensor.to(dtype, memory_format=torch.contiguous_format)
+    return at_multiple(dense, 4)  # 16 bits are read in pairs
 
 
 def lengths_on(device: torch.device, lengths: Tensor | None) -> Tensor | None:

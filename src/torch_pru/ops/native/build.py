@@ -81,7 +81,7 @@ def build(compiler: str, to: Path) -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=to.parent, prefix=".build-") as name:
         folder = Path(name)
-        jobs = {"library": (), "threads": ()} | {
+        jobs = {"library": (), "threads": (), "host": ()} | {
             f"kernels_{kernels}": (*flags, f"-DKERNELS={kernels}") for kernels, flags in KERNELS.items()
         }
         commands = [

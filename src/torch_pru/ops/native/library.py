@@ -30,6 +30,8 @@ class Library(NamedTuple):
             a target that is no word, or -1.
         choose_kernels: selects the kernels for an instruction set by name; returns whether that is possible.
         kernels: returns the name of the ones in use.
+        register_host: makes the operators of ``ops/cuda/host.py`` known to PyTorch; takes the address of what
+            they call, and returns 0 if that worked.
     """
 
     forward: Callable[[bytes], None]
@@ -38,6 +40,7 @@ class Library(NamedTuple):
     decoder_backward: Callable[[bytes], None]
     choose_kernels: Callable[[bytes], int]
     kernels: Callable[[], bytes]
+    register_host: Callable[[int], int]
 
 
 @assume_constant_result  # a compiler asks once, and does not trace the search
@@ -110,7 +113,9 @@ def _open(path: Path) -> Library:
     loaded.pru_kernels.restype = ctypes.c_char_p
     with contextlib.suppress(OSError, AttributeError):  # without its threads, calls run on one
         _share_threads(loaded)
-    return Library(*layer, *decoder, loaded.pru_choose_kernels, loaded.pru_kernels)
+    loaded.pru_register_host.argtypes = [ctypes.c_void_p]
+    others = loaded.pru_choose_kernels, loaded.pru_kernels, loaded.pru_register_host
+    return Library(*layer, *decoder, *others)
 
 
 def _share_threads(loaded: ctypes.CDLL) -> None:

@@ -32,7 +32,7 @@ DEVICE void load_weight(u32 (&weight)[PASSES][DEPTH][4], const u16* group, int a
 extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const __grid_constant__ BackwardArgs args) {
   extern __shared__ __align__(128) u16 shared[];
   u16* received = shared;                              // [2][sender][its part], see cluster.cu for the order inside
-  u16* partial = received + 2 * TILE;                  // [2][owner][its part]
+  u16* partial = received + 2 * TILE;                  // [2][owner][its part]; this block's own is not sent
   u16* own = partial + 2 * TILE;                       // gradients of this block's gates: 4 * SLOTS deep
   u16* spare = own + 4 * SLOTS * ROWS;                 // slack past the last column; takes stores of unused columns
   __shared__ u64 arrived[2];
@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
   u32 weight[PASSES][DEPTH][4];
   load_weight(weight, args.weight + (i64)group * D * D, (int)args.groups * D * D, rank);
   for (int e = threadIdx.x; e < 4 * TILE + 4 * SLOTS * ROWS + 64; e += THREADS) shared[e] = 0;
-  counters_start(arrived, TILE * 2);
+  counters_start(arrived, (TILE - SHARE) * 2);
   publish();
   cluster_barrier();
 
@@ -96,9 +96,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
   // The gradient of a unit's h that came back from the step after, parts added in the order of their senders.
   auto collect = [&](int n, int buffer) {
     float sum = 0;
-    const u16* part = received + buffer * TILE + (slot / 8 * ROWS + n * 8 + threadIdx.x / SLOTS) * 8 + slot % 8;
+    const int at = (slot / 8 * ROWS + n * 8 + threadIdx.x / SLOTS) * 8 + slot % 8;
+    const u16 *part = received + buffer * TILE + at, *mine = partial + (buffer ^ 1) * TILE + at;
 #pragma unroll
-    for (int sender = 0; sender < CLUSTER; sender++) sum += widen(part[sender * SHARE]);
+    for (int sender = 0; sender < CLUSTER; sender++) sum += widen((sender == rank ? mine : part)[sender * SHARE]);
     return sum;
   };
 
@@ -112,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
     if (s > 0) fetch(s - 1);
     if (done > 0) {
       counter_wait(&arrived[done & 1], (done - 1) >> 1 & 1);
-      if (threadIdx.x == 0) counter_expect(&arrived[done & 1], TILE * 2);
+      if (threadIdx.x == 0) counter_expect(&arrived[done & 1], (TILE - SHARE) * 2);
     }
     Gates d[TILES];
 #pragma unroll
@@ -146,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
         store_matrices2_transposed(smem_address(to), narrow2(sum[0], sum[1]), narrow2(sum[2], sum[3]));
       }
     publish();
-    if (threadIdx.x < CLUSTER)
+    if (threadIdx.x < CLUSTER && threadIdx.x != rank)
       send(outgoing + threadIdx.x * SHARE, received + ((done + 1) & 1) * TILE + rank * SHARE, &arrived[(done + 1) & 1],
            SHARE * 2, threadIdx.x);
     // Stores to global memory come last: they fill the time the copies travel.

@@ -1,0 +1,389 @@
+// What the host does for a call of a layer on a GPU, as one operator each way: it allocates, multiplies, and launches the
+// kernels of ops/cuda. PyTorch's stable C interface does the first two, CUDA's driver the third. Python looks their
+// functions up (ops/cuda/host.py), so that this is linked with neither, and one binary serves all versions.
+// An operator that fails returns an empty list: Python then repeats the call in its own way, which says what is wrong.
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+namespace {
+
+typedef int64_t i64;
+typedef uint64_t Value;                                // an argument or result of an operator; of a tensor its handle
+typedef struct TensorOpaque* Handle;
+typedef struct ListOpaque* List;
+typedef struct LibraryOpaque* Library;
+typedef void Operator(Value* stack, uint64_t inputs, uint64_t outputs);
+
+// ---- what is called; all of these return 0, or a number that says why not
+
+struct Attribute {                                     // CUlaunchAttribute
+  uint32_t id, padding;
+  uint32_t value[16];
+};
+struct Configuration {                                 // CUlaunchConfig
+  uint32_t blocks[3], threads[3], shared_bytes;
+  void* stream;
+  Attribute* attributes;
+  uint32_t count;
+};
+
+struct Functions {                                     // in the order of ops/cuda/host.py
+  int32_t (*empty)(i64 dims, const i64* sizes, const i64* strides, int32_t dtype, int32_t kind, int32_t index, Handle* to);
+  int32_t (*view)(Handle, i64 dims, const i64* sizes, const i64* strides, i64 offset, Handle* to);
+  int32_t (*data)(Handle, void** to);
+  int32_t (*sizes)(Handle, i64** to);
+  int32_t (*dtype)(Handle, int32_t* to);
+  int32_t (*contiguous)(Handle, bool* to);
+  int32_t (*forget)(Handle);
+  int32_t (*copy)(Handle to, Handle from, int32_t non_blocking);
+  int32_t (*new_list)(size_t reserved, List* to);
+  int32_t (*get)(List, size_t at, Value* to);
+  int32_t (*size)(List, size_t* to);
+  int32_t (*push)(List, Value);
+  int32_t (*forget_list)(List);
+  int32_t (*new_library)(const char* name, const char* file, uint32_t line, Library* to);
+  int32_t (*define)(Library, const char* schema);
+  int32_t (*new_implementation)(const char* name, const char* key, const char* file, uint32_t line, Library* to);
+  int32_t (*implement)(Library, const char* name, Operator*, uint64_t built_for);
+  int32_t (*mm)(Handle to, Handle a, Handle b);
+  int32_t (*addmm)(Handle to, Handle sum, Handle a, Handle b, double beta, double alpha);
+  int32_t (*bmm)(Handle to, Handle a, Handle b);
+  int32_t (*launch)(const Configuration*, void* function, void** arguments, void** extra);
+  int32_t (*fill16)(uint64_t at, uint16_t value, size_t count, void* stream);
+};
+
+// ---- plans: what calls of one kind have in common; the same structures are in ops/cuda/host.py
+
+enum { MOST_LEVELS = 12, MOST_GIVEN = 24 };
+
+struct Kernel {
+  i64 function, blocks[2], threads, cluster, shared_bytes, cooperative;
+};
+
+struct Fold {                                          // the arguments of fold and unfold but for addresses of weights
+  i64 first[MOST_LEVELS], share[MOST_LEVELS], units[MOST_LEVELS], widths[MOST_LEVELS], levels, columns;
+};
+
+struct Plan {
+  const Functions* functions;
+  i64 device_kind, device_index, dtype, kept, cell, bias, level;  // kept: of activations and cells
+  i64 features, width, groups, padded, bias_rows;      // padded: units of a group, as the exchange and products have them
+  i64 residual, real_bias, real_cells;
+  Fold bands;
+  Kernel input, residual_pass, recurrence, tail;       // fold, spread, forward; or unfold, collect, backward, and the rest
+};
+
+enum { INT16 = 2, INT64 = 4, FLOAT32 = 6 };                // PyTorch's numbers for dtypes
+
+class Tensor {
+ public:
+  Tensor() {}
+  Tensor(const Functions& f, Handle handle) : f(&f), handle(handle) {}
+  Tensor(Tensor&& other) : f(other.f), handle(other.release()) {}
+  Tensor& operator=(Tensor&& other) {
+    forget();
+    f = other.f;
+    handle = other.release();
+    return *this;
+  }
+  ~Tensor() { forget(); }
+  explicit operator bool() const { return handle; }
+  Handle release() {
+    Handle mine = handle;
+    handle = nullptr;
+    return mine;
+  }
+  i64 address() const {                                // 0 for no tensor
+    void* at = nullptr;
+    if (handle) f->data(handle, &at);
+    return (i64)at;
+  }
+  const Functions* f = nullptr;
+  Handle handle = nullptr;
+
+ private:
+  void forget() {
+    if (handle) f->forget(handle);
+  }
+};
+
+// The tensors of a call in the order of its schema. Those that are not `present` are empty; a kernel takes the others as they
+// are, or not at all: they must be contiguous, at a multiple of 16 bytes, and of one dtype.
+class Given {
+ public:
+  Given(const Functions& f, List list) : f(f) {
+    size_t size = 0;
+    f.size(list, &size);
+    for (; count < size && count < MOST_GIVEN; count++) {
+      Value value = 0;
+      f.get(list, count, &value);
+      tensors[count] = Tensor(f, (Handle)value);
+    }
+    f.forget_list(list);
+  }
+  const Tensor& next(i64 dtype, bool present = true) {
+    if (!present || at >= count) return none;
+    const Tensor& tensor = tensors[at++];
+    int32_t its = 0;
+    bool contiguous = false;
+    f.dtype(tensor.handle, &its);
+    f.contiguous(tensor.handle, &contiguous);
+    if (its != dtype || !contiguous || tensor.address() % 16) fit = false;
+    return tensor;
+  }
+  bool fit = true;
+
+ private:
+  const Functions& f;
+  Tensor tensors[MOST_GIVEN], none;
+  size_t count = 0, at = 0;
+};
+
+class Call {
+ public:
+  Call(const Plan& plan, Value stream) : plan(plan), f(*plan.functions), stream((void*)stream) {}
+
+  template <size_t N>
+  Tensor empty(const i64 (&sizes)[N], i64 dtype) {
+    i64 strides[N], stride = 1;
+    for (size_t i = N; i-- > 0; stride *= sizes[i]) strides[i] = stride;
+    Handle made = nullptr;
+    if (!failed) failed = f.empty(N, sizes, strides, dtype, plan.device_kind, plan.device_index, &made) != 0;
+    return Tensor(f, made);
+  }
+  template <size_t N>
+  Tensor view(const Tensor& of, const i64 (&sizes)[N], const i64 (&strides)[N], i64 offset = 0) {
+    Handle made = nullptr;
+    if (!failed) failed = f.view(of.handle, N, sizes, strides, offset, &made) != 0;
+    return Tensor(f, made);
+  }
+  void mm(const Tensor& to, const Tensor& a, const Tensor& b) {
+    if (!failed) failed = f.mm(to.handle, a.handle, b.handle) != 0;
+  }
+  void addmm(const Tensor& to, const Tensor& a, const Tensor& b) {
+    if (!failed) failed = f.addmm(to.handle, to.handle, a.handle, b.handle, 1, 1) != 0;
+  }
+  void bmm(const Tensor& to, const Tensor& a, const Tensor& b) {
+    if (!failed) failed = f.bmm(to.handle, a.handle, b.handle) != 0;
+  }
+  void copy(const Tensor& to, const Tensor& from) {
+    if (!failed) failed = f.copy(to.handle, from.handle, 1) != 0;
+  }
+  // All bits set: the grid kernels' "not there yet".
+  void fill(const Tensor& values, i64 count) {
+    if (!failed) failed = f.fill16(values.address(), 0xffff, count, stream) != 0;
+  }
+  // A kernel's one argument is a structure of addresses and numbers.
+  void launch(const Kernel& kernel, const i64* words) {
+    if (failed) return;
+    Attribute attributes[2] = {};
+    Configuration configuration = {
+        {(uint32_t)kernel.blocks[0], (uint32_t)kernel.blocks[1], 1}, {(uint32_t)kernel.threads, 1, 1},
+        (uint32_t)kernel.shared_bytes, stream, attributes, 0};
+    if (kernel.cluster > 1) {
+      Attribute& attribute = attributes[configuration.count++];
+      attribute.id = 4;                                // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+      attribute.value[0] = (uint32_t)kernel.cluster, attribute.value[1] = attribute.value[2] = 1;
+    }
+    if (kernel.cooperative) {
+      Attribute& attribute = attributes[configuration.count++];
+      attribute.id = 2;                                // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+      attribute.value[0] = 1;
+    }
+    void* arguments[1] = {(void*)words};
+    failed = f.launch(&configuration, (void*)kernel.function, arguments, nullptr) != 0;
+  }
+  // fold or unfold: all levels and the one matrix.
+  void fold(const Tensor* levels, const Tensor& folded) {
+    const Fold& bands = plan.bands;
+    i64 words[5 * MOST_LEVELS + 3], *to = words;
+    for (i64 k = 0; k < bands.levels; k++) *to++ = levels[k].address();
+    for (i64 k = 0; k < bands.levels; k++) *to++ = bands.first[k];
+    for (i64 k = 0; k < bands.levels; k++) *to++ = bands.share[k];
+    *to++ = folded.address();
+    for (i64 k = 0; k < bands.levels; k++) *to++ = bands.units[k];
+    for (i64 k = 0; k < bands.levels; k++) *to++ = bands.widths[k];
+    *to++ = plan.features;
+    *to++ = bands.columns;
+    launch(plan.input, words);
+  }
+  void add(Tensor&& result) { results[count++] = static_cast<Tensor&&>(result); }
+  Value finish() {
+    List list = nullptr;
+    f.new_list(count, &list);
+    if (!failed)
+      for (size_t i = 0; i < count; i++) f.push(list, (Value)results[i].release());
+    return (Value)list;
+  }
+
+  const Plan& plan;
+  bool failed = false;
+
+ private:
+  const Functions& f;
+  void* stream;
+  Tensor results[MOST_GIVEN];
+  size_t count = 0;
+};
+
+// ---- the operators
+
+enum { HAS_BIAS = 1, HAS_OTHER_BIAS = 2, HAS_H0 = 4, HAS_C0 = 8, HAS_LENGTHS = 16, SAVE = 32, REVERSE = 64 };
+enum { HAS_GRAD_OUT = 128, HAS_GRAD_HN = 256, HAS_GRAD_CN = 512, OF_X = 1024, OF_CONTEXT = 2048, OF_LEVELS = 4096 };
+enum { OF_BIAS = 8192, OF_OTHER_BIAS = 16384 };
+
+// (plan, [x, context, levels..., bias?, other_bias?, h0?, c0?, lengths?], flags, stream)
+// -> [out, hn, cn], and with SAVE [folded, activations, cells]
+void forward(Value* stack, uint64_t, uint64_t) {
+  const Plan& plan = *(const Plan*)stack[0];
+  Given given(*plan.functions, (List)stack[1]);
+  const i64 flags = (i64)stack[2];
+  Call call(plan, stack[3]);
+  const i64 features = plan.features, width = plan.width;
+  const Tensor &x = given.next(plan.dtype), &context = given.next(plan.dtype);
+  const Tensor* levels = &given.next(plan.level);
+  for (i64 k = 1; k < plan.bands.levels; k++) given.next(plan.level);
+  const Tensor& bias = given.next(plan.bias, flags & HAS_BIAS);
+  const Tensor& other_bias = given.next(plan.bias, flags & HAS_OTHER_BIAS);
+  const Tensor &h0 = given.next(plan.dtype, flags & HAS_H0), &c0 = given.next(plan.cell, flags & HAS_C0);
+  const Tensor& lengths = given.next(INT64, flags & HAS_LENGTHS);
+  call.failed = !given.fit;
+  i64* sizes = nullptr;
+  plan.functions->sizes(x.handle, &sizes);
+  const i64 steps = sizes[0], batch = sizes[1], rows = steps * batch;
+
+  Tensor folded = call.empty({4 * width, features}, plan.dtype), gates = call.empty({rows, 4 * width}, plan.dtype);
+  call.fold(levels, folded);
+  Tensor operand = call.view(x, {rows, features}, {features, 1});
+  Tensor transposed = call.view(folded, {features, 4 * width}, {1, features});
+  if (plan.residual) {
+    const i64 words[] = {x.address(), gates.address(), rows * features};
+    call.launch(plan.residual_pass, words);
+    call.addmm(gates, operand, transposed);            // one rounding of the whole sum
+  } else {
+    call.mm(gates, operand, transposed);
+  }
+
+  const bool save = flags & SAVE;
+  Tensor out = call.empty({steps, batch, width}, plan.dtype), hn = call.empty({1, batch, width}, plan.dtype);
+  Tensor cn = call.empty({1, batch, width}, plan.cell), activations, cells, exchange;
+  if (save) {
+    activations = call.empty({steps, batch, width, 4}, plan.kept);
+    cells = call.empty({steps, batch, width}, plan.kept);
+  }
+  if (plan.recurrence.cooperative) {
+    exchange = call.empty({steps, plan.groups, batch, plan.padded}, INT16);
+    call.fill(exchange, steps * plan.groups * batch * plan.padded);
+  }
+  const i64 words[] = {gates.address(), context.address(), bias.address(), other_bias.address(), h0.address(),
+                       c0.address(), lengths.address(), out.address(), hn.address(), cn.address(),
+                       activations.address(), cells.address(), exchange.address(), steps, batch, plan.groups,
+                       (flags & REVERSE) != 0, plan.real_bias, plan.real_cells};
+  call.launch(plan.recurrence, words);
+  call.add(static_cast<Tensor&&>(out));
+  call.add(static_cast<Tensor&&>(hn));
+  call.add(static_cast<Tensor&&>(cn));
+  if (save) {
+    call.add(static_cast<Tensor&&>(folded));
+    call.add(static_cast<Tensor&&>(activations));
+    call.add(static_cast<Tensor&&>(cells));
+  }
+  stack[0] = call.finish();
+}
+
+// The gradients of the levels: one product for the whole matrix, which unfold takes apart.
+void gradients_of_levels(Call& call, const Tensor& dgates, const Tensor& x, i64 rows) {
+  const Plan& plan = call.plan;
+  const i64 features = plan.features, gates = 4 * plan.width;
+  // In 16 bits, as both factors are: half the bytes for a pass that does little but move them.
+  Tensor product = call.empty({gates, features}, plan.dtype), levels[MOST_LEVELS];
+  call.mm(product, call.view(dgates, {gates, rows}, {1, gates}), call.view(x, {rows, features}, {features, 1}));
+  for (i64 k = 0; k < plan.bands.levels; k++)
+    levels[k] = call.empty({4 * plan.bands.units[k], features >> k}, plan.level);
+  call.fold(levels, product);
+  for (i64 k = 0; k < plan.bands.levels; k++) call.add(static_cast<Tensor&&>(levels[k]));
+}
+
+// (G, D·4, padded), the products of each group, as the (4·M, D) of the weight.
+Tensor gradient_of_context(Call& call, const Tensor& dgates, const Tensor& before, i64 rows) {
+  const Plan& plan = call.plan;
+  const i64 groups = plan.groups, size = plan.width / groups, padded = plan.padded, gates = 4 * plan.width;
+  Tensor product = call.empty({groups, 4 * size, padded}, plan.dtype);
+  call.bmm(product, call.view(dgates, {groups, 4 * size, rows}, {4 * size, 1, gates}),
+           call.view(before, {groups, rows, padded}, {padded, groups * padded, 1}));
+  Tensor gradient = call.empty({gates, size}, plan.dtype);
+  call.copy(call.view(gradient, {4, groups, size, size}, {plan.width * size, size * size, size, 1}),
+            call.view(product, {4, groups, size, size}, {padded, 4 * size * padded, 4 * padded, 1}));
+  return gradient;
+}
+
+// (plan, [out, context, x, folded, activations, cells, grad_out?, grad_hn?, grad_cn?, h0?, c0?, lengths?], flags, stream)
+// -> the gradients of [x?, h0, c0, context?, bias?, other_bias?, levels...?]
+void backward(Value* stack, uint64_t, uint64_t) {
+  const Plan& plan = *(const Plan*)stack[0];
+  Given given(*plan.functions, (List)stack[1]);
+  const i64 flags = (i64)stack[2];
+  Call call(plan, stack[3]);
+  const i64 features = plan.features, width = plan.width, gates = 4 * width;
+  const Tensor &out = given.next(plan.dtype), &context = given.next(plan.dtype), &x = given.next(plan.dtype);
+  const Tensor &folded = given.next(plan.dtype), &activations = given.next(plan.kept), &cells = given.next(plan.kept);
+  const Tensor& grad_out = given.next(plan.dtype, flags & HAS_GRAD_OUT);
+  const Tensor& grad_hn = given.next(plan.dtype, flags & HAS_GRAD_HN);
+  const Tensor &grad_cn = given.next(FLOAT32, flags & HAS_GRAD_CN), &h0 = given.next(plan.dtype, flags & HAS_H0);
+  const Tensor &c0 = given.next(FLOAT32, flags & HAS_C0), &lengths = given.next(INT64, flags & HAS_LENGTHS);
+  call.failed = !given.fit;
+  i64* sizes = nullptr;
+  plan.functions->sizes(out.handle, &sizes);
+  const i64 steps = sizes[0], batch = sizes[1], rows = steps * batch, reverse = (flags & REVERSE) != 0;
+
+  Tensor dgates = call.empty({steps, batch, width, 4}, plan.dtype);
+  if (plan.recurrence.cooperative) call.fill(dgates, rows * gates);
+  Tensor dh0 = call.empty({batch, width}, FLOAT32), dc0 = call.empty({batch, width}, FLOAT32);
+  Tensor bias_parts = call.empty({plan.bias_rows, width, 4}, FLOAT32);
+  const i64 words[] = {grad_out.address(), grad_hn.address(), grad_cn.address(), context.address(), c0.address(),
+                       activations.address(), cells.address(), lengths.address(), dgates.address(), dh0.address(),
+                       dc0.address(), bias_parts.address(), steps, batch, plan.groups, reverse};
+  call.launch(plan.recurrence, words);
+
+  if (flags & OF_X) {
+    Tensor gradient = call.empty({steps, batch, features}, plan.dtype);
+    Tensor all = call.view(dgates, {rows, gates}, {gates, 1}), to = call.view(gradient, {rows, features}, {features, 1});
+    if (plan.residual) {
+      const i64 collected[] = {gradient.address(), dgates.address(), rows * features};
+      call.launch(plan.residual_pass, collected);
+      call.addmm(to, all, folded);
+    } else {
+      call.mm(to, all, folded);
+    }
+    call.add(static_cast<Tensor&&>(gradient));
+  }
+  call.add(static_cast<Tensor&&>(dh0));
+  call.add(static_cast<Tensor&&>(dc0));
+  const i64 biases = !!(flags & OF_BIAS) + !!(flags & OF_OTHER_BIAS);
+  if (biases || flags & OF_CONTEXT) {
+    Tensor before = call.empty({steps, batch, plan.groups, plan.padded}, plan.dtype);
+    Tensor dbias = call.empty({biases, gates}, plan.bias);
+    const i64 rest[] = {out.address(), h0.address(), lengths.address(), bias_parts.address(), before.address(),
+                        dbias.address(), steps, batch, plan.groups, reverse, plan.bias_rows, biases};
+    call.launch(plan.tail, rest);
+    if (flags & OF_CONTEXT) call.add(gradient_of_context(call, dgates, before, rows));
+    for (i64 i = 0; i < biases; i++) call.add(call.view(dbias, {gates}, {1}, i * gates));
+  }
+  if (flags & OF_LEVELS) gradients_of_levels(call, dgates, x, rows);
+  stack[0] = call.finish();
+}
+
+}  // namespace
+
+// Makes both operators known to PyTorch; returns 0 where that worked.
+extern "C" __attribute__((visibility("default"))) int pru_register_host(const Functions* f) {
+  const char *name = "torch_pru_host", *file = "host.cpp";
+  const uint64_t version = (uint64_t)2 << 56 | (uint64_t)10 << 48;  // the stable interface of PyTorch 2.10
+  Library schemas = nullptr, code = nullptr;
+  return f->new_library(name, file, 0, &schemas) ||
+         f->define(schemas, "forward(int plan, Tensor[] given, int flags, int stream) -> Tensor[]") ||
+         f->define(schemas, "backward(int plan, Tensor[] given, int flags, int stream) -> Tensor[]") ||
+         f->new_implementation(name, "CompositeExplicitAutograd", file, 0, &code) ||
+         f->implement(code, "forward", forward, version) || f->implement(code, "backward", backward, version);
+}
