@@ -17,6 +17,8 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "RESULTS.md")
+WIDE = ("RESULTS.md",)
+"""Pages whose tables get the room of the table of contents."""
 ROLE = re.compile(r":(?:attr|class|func|meth|mod):(?=<code>)")
 QUANTITY = re.compile(r"<td>([\d.,]+ \S{1,3})</td>")
 OPTION = re.compile(r"(?<![\w-])--\w[\w-]*")
@@ -33,7 +35,9 @@ def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
-    """Turn links between files of the repository into links of the site."""
+    """Turn links between files of the repository into links of the site, and make room for wide tables."""
+    if page.file.src_uri in WIDE:
+        page.meta["hide"] = ["toc"]
     here = page.file.src_uri if page.file.src_uri in PAGES else f"docs/{page.file.src_uri}"
     pieces = re.split(r"(```.*?```)", markdown, flags=re.S)
     for index in range(0, len(pieces), 2):  # code is left alone
