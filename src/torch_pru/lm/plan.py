@@ -47,7 +47,7 @@ def plan_config(corpus: str, *, minutes: float = 10.0, changes: Mapping[str, Any
 
     Args:
         corpus: name of a corpus, such as ``prepare_text(["book.txt"]).name``, or a folder.
-        minutes: that training and scoring may take.
+        minutes: that the choice, training and scoring may take.
         changes: settings to use instead of those that are chosen.
 
     Example:
@@ -55,14 +55,14 @@ def plan_config(corpus: str, *, minutes: float = 10.0, changes: Mapping[str, Any
         >>> config.model.hidden                                                     # doctest: +SKIP
         (128,)
     """
-    changes = dict(changes or {})
+    changes, started = dict(changes or {}), time.monotonic()
     loaded = load_corpus(corpus, str(changes.get("tokenizer", "auto")))
     plan = plan_training(
         corpus,
         tokens=len(loaded.train),
         held_out=len(loaded.valid),
         vocabulary_size=len(loaded.vocabulary),
-        seconds=60 * minutes,
+        seconds=60 * minutes - (time.monotonic() - started),
         device=str(changes.get("device", "auto")),
     )
     settings = plan.settings
@@ -90,7 +90,7 @@ def plan_training(
         tokens: of its training part.
         held_out: of the validation part, about as many as of the test part.
         vocabulary_size: its different tokens.
-        seconds: that there are, to train and to score both parts once.
+        seconds: that there are, to measure, to train and to score both parts once.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
 
     Example:
@@ -98,6 +98,7 @@ def plan_training(
         >>> plan.settings["hidden"], plan.settings["epochs"]
         ((64,), 300)
     """
+    started = time.monotonic()
     on_gpu = choose_device(device).type == "cuda"
     largest = sum(tokens >= limit for limit in (20_000, 100_000, 2_000_000, 10_000_000)) + on_gpu
     if not on_gpu:
@@ -107,7 +108,8 @@ def plan_training(
     for size in range(largest, smallest - 1, -1):
         settings = settings_for(corpus, SIZES[size], tokens, held_out) | {"device": device}
         speed = training_speed(build_config("plan", settings), vocabulary_size)
-        available = time_for_training(seconds, held_out, speed)
+        left = max(1.0, seconds - (time.monotonic() - started))  # the first step may compile the kernels
+        available = time_for_training(left, held_out, speed)
         passes = speed * available / tokens
         if passes >= enough:
             break
