@@ -73,6 +73,20 @@ def test_a_resumed_run_says_that_its_masks_are_drawn_anew(old_run: Path) -> None
     assert score(run.model(), run.corpus().valid).perplexity < 35.9  # it went on learning
 
 
+@pytest.mark.parametrize(
+    ("settings", "epochs", "early_stop_from"),
+    [("epochs = 20\nextend_to = 50", 50, 20), ("epochs = 20\nextend_to = 0", 20, 0)],
+)
+def test_a_run_that_says_how_far_its_epochs_extend(
+    old_run: Path, settings: str, epochs: int, early_stop_from: int
+) -> None:
+    config = old_run / "config.toml"
+    text = config.read_text().replace("early_stop_from = 0\n", "").replace("epochs = 30", settings)
+    config.write_text(text)
+    training = RunFolder.open(old_run).config.training
+    assert (training.epochs, training.early_stop_from) == (epochs, early_stop_from)
+
+
 def old_layer(name: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The state of a layer, and the input and results beside it."""
     tensors = safetensors.torch.load_file(OLD / "layers.safetensors")

@@ -1,4 +1,4 @@
-"""Checkpoints of earlier versions, converted on reading."""
+"""Run folders of earlier versions, converted on reading."""
 
 from __future__ import annotations
 
@@ -7,6 +7,28 @@ from typing import Any
 from torch import Tensor
 
 from torch_pru.migrate import migrate_names
+
+
+def migrate_settings(content: dict[str, Any]) -> dict[str, Any]:
+    """The content of a run's config.toml with the current names of all settings.
+
+    Before 0.1 ``epochs`` was the number after which training stopped early, and ``extend_to`` the largest.
+
+    Args:
+        content: of the file, with sections.
+
+    Example:
+        >>> migrate_settings({"training": {"epochs": 200, "extend_to": 500}})
+        {'training': {'epochs': 500, 'early_stop_from': 200}}
+    """
+    training = content.get("training")
+    if not isinstance(training, dict) or "extend_to" not in training:
+        return content
+    epochs, most = training.get("epochs"), training["extend_to"]
+    current = {key: value for key, value in training.items() if key != "extend_to"}
+    if isinstance(epochs, int) and isinstance(most, int) and most > epochs:
+        current |= {"epochs": most, "early_stop_from": epochs}
+    return content | {"training": current}
 
 
 def migrate_state(state: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from torch_pru.lm.config import (
     settings_of,
 )
 from torch_pru.lm.files import read_limited
+from torch_pru.lm.migration import migrate_settings
 
 FOLDER = Path(__file__).parent / "recipes"
 
@@ -80,7 +81,7 @@ def read_config(content: bytes, path: Path) -> Config:
         >>> read_config(config_text(Config(name="mine")).encode(), Path("config.toml")).name
         'mine'
     """
-    values = settings_in(parse_toml(content, path), path)
+    values = settings_in(migrate_settings(parse_toml(content, path)), path)
     try:
         return build_config(values.pop("name", path.stem), values, values.pop(FINETUNING, None))
     except PRUError as error:
