@@ -30,7 +30,7 @@ def test_sixteen_bits_do_not_replace_a_score_in_float32(run: Path, tmp_path: Pat
     before = json.loads((copy / "scores.json").read_text())
     assert before["results"]["static"]["valid"]["precision"] == "float32"
     _, _, said = invoke("evaluate", copy, "--precision", "bfloat16")
-    assert "valid, static: not recorded in bfloat16; the run keeps its score in float32" in said
+    assert "valid: not recorded in bfloat16; the run keeps its score in float32" in said
     after = json.loads((copy / "scores.json").read_text())
     assert after["results"] == before["results"]
     assert [one["kept"] for one in after["history"]] == [True, True, False]

@@ -29,6 +29,7 @@ def test_a_grid_is_trained_scored_and_shown(recipe: Path, tmp_path: Path) -> Non
     status, shown, errors = invoke(*command, COLUMNS="100")
     assert status == 0, errors
     folder = out / "tiny-sweep"
+    assert f"3 combinations, 6 runs in {folder}: pru-g1, pru-g2, lstm" in errors
     names = sorted(path.name for path in folder.iterdir() if path.is_dir())
     assert names == [f"{label}-seed{seed}" for label in ("lstm", "pru-g1", "pru-g2") for seed in (1, 2)]
     lines = {line.split()[0]: line for line in shown.splitlines()}
@@ -49,6 +50,11 @@ def test_a_grid_is_trained_scored_and_shown(recipe: Path, tmp_path: Path) -> Non
     assert again == shown
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")} == before
     assert "choose another --name" in refusal(*command, "--epochs", 2)
+
+
+def test_a_sweep_of_one_run_says_so(recipe: Path, tmp_path: Path) -> None:
+    _, _, errors = invoke("sweep", recipe, "--out", tmp_path / "runs")
+    assert errors.splitlines()[0] == f"1 run in {tmp_path / 'runs' / 'tiny-sweep'}"
 
 
 def test_a_narrow_terminal_has_a_narrow_table(recipe: Path, tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ TERMINALS = {
     "dumb": {"COLUMNS": "80", "FORCE_COLOR": "1", "TERM": "dumb"},
 }
 
-INSIDERS = re.compile(r"which only steers|\btheta\b(?!.*cache)|goes on|begun|Traceback|None\b|nan\b|\binf\b")
+INSIDERS = re.compile(
+    r"which only steers|\bstatic\b|\btheta\b(?!.*cache)|goes on|begun|Traceback|None\b|nan\b|\binf\b"
+)
 """Words that a new user would stumble over."""
 
 QUICK = ("--device", "cpu", "--epochs", 1)

@@ -126,7 +126,9 @@ def keep(work: Evaluation, split: str = "", found: Mapping[str, dict[str, Any]] 
         return
     for method in stay:
         kept = work.scores.results[method][split].get("precision", "float32")
-        line = f"{split}, {method}: not recorded in {work.precision}; the run keeps its score in {kept}"
+        line = (
+            f"{row_label(split, method)}: not recorded in {work.precision}; the run keeps its score in {kept}"
+        )
         messages().print(line, soft_wrap=True)
 
 
@@ -166,7 +168,7 @@ def show(
     for name in formats:
         table.add_column(HEADINGS.get(name, name), justify="right", no_wrap=True)
     for method, entry in found.items():
-        table.add_row(f"{text}, {method}", *(form(entry[name]) for name, form in formats.items()))
+        table.add_row(row_label(text, method), *(form(entry[name]) for name, form in formats.items()))
     console.print(table)
     for method, entry in found.items():
         if "settings" in entry:
@@ -178,6 +180,16 @@ def show(
         say(
             console, f"{share} are outside the vocabulary and read as <unk>; <eos> is a token, but not a word"
         )
+
+
+def row_label(text: str, method: str) -> str:
+    """A text, and how it was scored where that is not the usual way.
+
+    Example:
+        >>> row_label("test", "static"), row_label("test", "cache")
+        ('test', 'test, cache')
+    """
+    return text if method == "static" else f"{text}, {method}"
 
 
 def setting_in_words(name: str, value: float) -> str:

@@ -225,6 +225,7 @@ def rows_of(runs: Mapping[Path, Config]) -> list[Row]:
 
 def check_there(runs: Mapping[Path, Config]) -> None:
     """Refuse runs that have other settings, or that another process is training; say what there is to do."""
+    from torch_pru.cli.header import count
     from torch_pru.lm.lock import locked
     from torch_pru.lm.run import RunFolder
     from torch_pru.lm.sweep import check_same
@@ -237,9 +238,9 @@ def check_there(runs: Mapping[Path, Config]) -> None:
                 pass
     if runs:
         labels = list(dict.fromkeys(path.name.rpartition("-seed")[0] for path in runs))
-        text = (
-            f"{len(labels)} combinations, {len(runs)} runs in {next(iter(runs)).parent}: {', '.join(labels)}"
-        )
+        text = f"{count(len(runs), 'run')} in {next(iter(runs)).parent}"
+        if len(labels) > 1:
+            text = f"{count(len(labels), 'combination')}, {text}: {', '.join(labels)}"
         messages().print(text, soft_wrap=True)
 
 

@@ -48,7 +48,8 @@ def summary(paths: Iterable[str | Path]) -> str:
     table = "".join(f"| {' | '.join(visible(line[number]) for number in used)} |\n" for line in lines)
     unscored = [result.name for result in results if result.perplexity("static", "valid") is None]
     if unscored:
-        table += f"\nNot scored yet: {visible(', '.join(unscored))}. Score a run with `pru evaluate RUN`.\n"
+        names = visible(", ".join(unscored))
+        table += f"\nNo validation score yet: {names}. Score a run with `pru evaluate RUN`.\n"
     return table
 
 

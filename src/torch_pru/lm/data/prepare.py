@@ -86,8 +86,8 @@ def prepare_text(
 ) -> PreparedText:
     """Prepare text files for training, or find what was prepared from the same text before.
 
-    Stretches of the text, spread over all of it, are set aside for validation and test: 5% each, and no more
-    than 30,000 tokens. A folder with ``train.txt``, ``valid.txt`` and ``test.txt`` keeps its own parts. The
+    Stretches of the text, spread over all of it, are set aside for validation and test: 5% each, up to about
+    30,000 tokens. A folder with ``train.txt``, ``valid.txt`` and ``test.txt`` keeps its own parts. The
     vocabulary comes from the training part alone; words that it has only once become ``<unk>``.
 
     Args:

@@ -124,7 +124,7 @@ class Evaluation:
         check_choice("method", method, METHODS)
         statistics = self.statistics if method == "dynamic" else None
         settings: Any = None if method == "static" else self.scores.settings(method)
-        with self._working(f"scoring ({method})") as progress:
+        with self._working("scoring" if method == "static" else f"scoring ({method})") as progress:
             if statistics is not None:
                 found = score_dynamic(self.model, ids, statistics, settings, progress=progress)
             elif method == "cache":
