@@ -16,8 +16,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from torch_pru.ops import torch_private as private
 from torch_pru.ops.dense import lstm_matrices
-from torch_pru.ops.library import ONCE
-from torch_pru.ops.operators import OnceDifferentiable
+from torch_pru.ops.operators import ONCE, OnceDifferentiable
 from torch_pru.ops.products import product_dtype
 from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs
 

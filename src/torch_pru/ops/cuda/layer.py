@@ -1,7 +1,8 @@
 """A layer in one direction as one ``Function``, for calls that only autograd needs to see.
 
 ``ops/layer.py`` computes the same with operators, which compilers and transforms can see. An eager call waits
-for the host more than for the GPU, so that here little but allocations, products and launches is left.
+for the host more than for the GPU: here little but allocations, products and launches is left, and ``host.py``
+does these in C++ where it can.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from torch_pru.ops import torch_private as private
-from torch_pru.ops.library import ONCE
-from torch_pru.ops.operators import OnceDifferentiable
+from torch_pru.ops.operators import ONCE, OnceDifferentiable
 from torch_pru.ops.products import SIXTEEN_BITS
 from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs
 
