@@ -36,7 +36,7 @@ def _check_order(name: str, order: Tensor | None, batch: int, device: torch.devi
     if order.shape != (batch,):
         raise PRUError(f"packed input: {name} has shape {tuple(order.shape)}; expected ({batch},)")
     if order.is_cpu and order.sort().values.tolist() != list(range(batch)):
-        raise PRUError(f"packed input: {name} must hold each of 0 to {batch - 1} once")
+        raise PRUError(f"packed input: {name} must contain each of 0 to {batch - 1} once")
 
 
 def _shortened(numbers: list[int]) -> str:

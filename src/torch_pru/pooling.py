@@ -72,7 +72,7 @@ def level_windows(pool_window: int | tuple[int, ...], levels: int, pooling: str)
     """The pooling window of each level below the first; 1 where every second feature is skipped."""
     if pooling == "skip":
         if pool_window != DEFAULT_WINDOW:
-            raise PRUError(f"pool_window={pool_window!r} has no meaning for pooling='skip'; leave it out")
+            raise PRUError(f"pool_window={pool_window!r} has no effect with pooling='skip'; leave it out")
         return (1,) * (levels - 1)
     windows = (pool_window,) * (levels - 1) if isinstance(pool_window, int) else pool_window
     if len(windows) != levels - 1:

@@ -146,7 +146,7 @@ def test_a_text_that_has_moved(command: str, pair: tuple[Path, Path]) -> None:
 def test_a_run_that_another_process_is_at_work_on(pair: tuple[Path, Path]) -> None:
     as_interrupted_at_once(pair[0])
     with locked(pair[1]):
-        assert "another process is at work" in refusal("resume", *pair)
+        assert "another process is using the run" in refusal("resume", *pair)
     assert not (pair[0] / "checkpoints").exists()
 
 

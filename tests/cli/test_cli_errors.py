@@ -82,7 +82,7 @@ def test_every_command_is_documented() -> None:
         (["finetune", "nowhere"], "there is no run in nowhere"),
         (["evaluate", "nowhere"], "there is no run in nowhere"),
         (["evaluate", "nowhere", "--split", "tset"], "did you mean 'test'?"),
-        (["evaluate", "nowhere", "--split", "test", "--text", "a.txt"], "exclude each other"),
+        (["evaluate", "nowhere", "--split", "test", "--text", "a.txt"], "cannot be used together"),
         (["evaluate", "nowhere", "--tune"], "--dynamic or --cache"),
         (["evaluate", "nowhere", "--dynamic", "--tune-tokens", "10"], "give --tune too"),
         (["evaluate", "nowhere", "--dynamic", "--batch", "10"], "leave out --batch"),

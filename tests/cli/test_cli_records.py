@@ -82,7 +82,7 @@ def test_log_probabilities_belong_to_the_score(run: Path, tmp_path: Path) -> Non
     assert again is not None
     assert torch.equal(again, found)
     (copy / "logprobs-valid-static.npz").write_bytes((copy / "logprobs-valid-dynamic.npz").read_bytes())
-    with pytest.raises(PRUError, match=r"logprobs-valid-static\.npz has another checksum than in scores"):
+    with pytest.raises(PRUError, match=r"logprobs-valid-static\.npz does not match its checksum in scores"):
         load_log_probabilities(copy, "valid")
     (copy / "logprobs-valid-static.npz").unlink()
     assert load_log_probabilities(copy, "valid") is None

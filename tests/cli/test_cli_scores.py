@@ -72,7 +72,7 @@ def test_a_score_in_the_midst_of_training_is_not_kept(copy: Path, monkeypatch: p
     with locked(copy):
         status, shown, errors = invoke("evaluate", copy)
     assert (status, shown.splitlines()[1].split()[0]) == (0, "valid")
-    assert errors.startswith("not recorded: another process is at work on the run")
+    assert errors.startswith("not recorded: another process is using the run")
     assert not (copy / "scores.json").exists()
 
 

@@ -118,8 +118,8 @@ def test_a_sweep_continues_from_its_folder(recipe: Path, tmp_path: Path) -> None
     assert "2 of 2 runs are finished already" in errors
     assert again == shown
     with locked(folder / "g1-seed1"):
-        assert "another process is at work on the run in" in refusal("sweep", "--resume", folder)
+        assert "another process is using the run in" in refusal("sweep", "--resume", folder)
     with locked(folder):
-        assert "another process is at work" in refusal("sweep", "--resume", folder)
+        assert "another process is using the run" in refusal("sweep", "--resume", folder)
     assert "there is no sweep in" in refusal("sweep", "--resume", tmp_path)
     assert "--groups , has no values; give at least one" in refusal("sweep", recipe, "--groups", ",")

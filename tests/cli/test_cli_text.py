@@ -89,7 +89,7 @@ def test_prepared_text_is_used_by_its_name(tmp_path: Path) -> None:
     pru("train", "--corpus", "cats", "--epochs", 1, "--out", out, "--device", "cpu")
     assert RunFolder.open(out / "cats-1").config.data.tokenizer == "cased-words"
     assert "--from FILE" in refusal("data", "dogs")
-    assert "exclude each other" in refusal("train", "--corpus", "cats", "--text", "a.txt")
+    assert "cannot be used together" in refusal("train", "--corpus", "cats", "--text", "a.txt")
 
 
 def test_an_lstm_leaves_the_settings_of_the_pru_out(tmp_path: Path) -> None:

@@ -73,7 +73,11 @@ def test_a_folder_of_runs_is_no_run(folder: RunFolder) -> None:
 
 
 def test_a_lock_is_waited_for_as_long_as_said(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(PRUError, match="another process is at work"), locked(tmp_path, 0.1):
+    with (
+        locked(tmp_path),
+        pytest.raises(PRUError, match="another process is using the run"),
+        locked(tmp_path, 0.1),
+    ):
         pass
 
 

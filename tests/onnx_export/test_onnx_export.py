@@ -157,7 +157,7 @@ def test_what_is_refused():
             export(nn.Sequential(rnn), (x,))
     with pytest.raises(PRUError, match="proj_size=5"):
         export(nn.LSTM(24, 10, proj_size=5), (x,))
-    with pytest.raises(PRUError, match="dynamo=False is not offered"):
+    with pytest.raises(PRUError, match="dynamo=False is not supported"):
         export(PRU(24, 24), (x,), dynamo=False)
     with pytest.raises(PRUError, match="args must be the input of the layer"):
         export(PRU(24, 24))

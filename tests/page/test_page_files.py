@@ -67,7 +67,7 @@ def test_the_files_of_two_runs(tiny_run: RunFolder, hostile_run: RunFolder, tmp_
 @pytest.mark.usefixtures("built")
 def test_what_is_refused(tiny_run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = tiny_run.path
-    assert pru(run, run, run) == (2, "pru: error: 3 runs: at most 2 models fit beside each other\n")
+    assert pru(run, run, run) == (2, "pru: error: got 3 runs; pru page shows at most 2 models\n")
     (tmp_path / "file").touch()
     assert "is not an empty folder" in pru(run, "--out", tmp_path / "file")[1]
     assert "is not an empty folder" in pru(run, "--out", tmp_path)[1]

@@ -217,7 +217,7 @@ def test_a_run_folder_that_vanishes_during_training(fate: str, corpus: Path, tmp
 def test_a_deleted_lock_lets_nobody_in(tmp_path: Path) -> None:
     with locked(tmp_path):
         (tmp_path / "lock").unlink()
-        with pytest.raises(PRUError, match="another process is at work"), locked(tmp_path):
+        with pytest.raises(PRUError, match="another process is using the run"), locked(tmp_path):
             pass
     with locked(tmp_path):
         pass
@@ -275,7 +275,7 @@ def server() -> Iterator[str]:
     [
         ("endless", "sends more than 1,000,000 bytes"),
         ("huge", "has 1,000,000,000,000,000 bytes; no corpus has more than"),
-        ("words", "gives its Content-Length as 'abc'"),
+        ("words", "sent the Content-Length 'abc'"),
         ("redirect=ftp://127.0.0.1/a", "redirects to 'ftp://127.0.0.1/a', which is not on the web"),
         ("redirect=file:///etc/passwd", "not"),
     ],

@@ -108,7 +108,7 @@ def check_options(
     if split is not None:
         check_choice("--split", split, ("valid", "test"))
     if split is not None and text is not None:
-        raise PRUError("--split and --text exclude each other; give one of them")
+        raise PRUError("--split and --text cannot be used together; give one of them")
     if tune and not methods:
         raise PRUError("--tune needs --dynamic or --cache, whose settings it chooses")
     if tune_tokens is not None and not tune:

@@ -39,7 +39,7 @@ def export(
         if find_spec(package) is None:
             raise PRUError(f"--to {to} needs {package}; pip install 'torch-pru[{to}]'")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise PRUError(f"{folder} is not an empty folder; give another one, or remove its files")
+        raise PRUError(f"{folder} is not an empty folder; choose another one, or remove its files")
     opened = RunFolder.open(run)
     if to == "hf":
         from torch_pru.hf.export import export_run

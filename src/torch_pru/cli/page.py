@@ -41,7 +41,7 @@ def page(
     from torch_pru.lm.run import RunFolder
 
     if len(runs) > MOST_RUNS:
-        raise PRUError(f"{len(runs)} runs: at most {MOST_RUNS} models fit beside each other")
+        raise PRUError(f"got {len(runs)} runs; pru page shows at most {MOST_RUNS} models")
     if find_spec("onnx") is None:
         raise PRUError("pru page needs onnx; pip install 'torch-pru[onnx]'")
     from torch_pru.page.server import PageServer

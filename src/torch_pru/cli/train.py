@@ -108,7 +108,7 @@ def train(
     names, files = recipes_and_files(recipes or [], text or [])
     if files:
         if corpus is not None:
-            raise PRUError("--text and --corpus exclude each other; give one of them")
+            raise PRUError("--text and --corpus cannot be used together; give one of them")
         if tokenizer == "auto":
             tokenizer = changes.pop("tokenizer", tokenizer)
         changes["corpus"] = read_text_files(files, tokenizer, vocabulary)

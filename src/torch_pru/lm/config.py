@@ -52,7 +52,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         check_types(self)
         if not self.corpus:
-            raise PRUError(f"corpus='' names no text; use {', '.join(CORPORA)}, {BUILT_IN} or a folder")
+            raise PRUError(f"corpus='' is not a text; use {', '.join(CORPORA)}, {BUILT_IN} or a folder")
         check_encodable("corpus", self.corpus)
         check_tokenizer(self.tokenizer)
 

@@ -17,7 +17,7 @@ from torch_pru.lm.files import Folder
 def locked(path: Path, patience: float = 0.0) -> Iterator[None]:
     """Keep other processes away from a run folder; the system lifts the lock when this process ends.
 
-    Where another is at work already, wait up to ``patience`` seconds for it.
+    Where another process uses it already, wait up to ``patience`` seconds for it.
     """
     files = Folder(path)
     files.make()
@@ -27,7 +27,9 @@ def locked(path: Path, patience: float = 0.0) -> Iterator[None]:
         while not (taken := lock(file) and lock_folder(folder)) and time.monotonic() < deadline:
             time.sleep(0.05)
         if not taken:
-            raise PRUError(f"another process is at work on the run in {path}; wait for it or stop it")
+            raise PRUError(
+                f"another process is using the run in {path}; wait until it has finished, or stop it"
+            )
         yield
 
 

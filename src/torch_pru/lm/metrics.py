@@ -161,7 +161,7 @@ def check_line(content: Mapping[str, Any]) -> None:
         >>> check_line({"kind": "steps", "step": 50})
     """
     if not is_number(content.get("step", 0)) or (content.get("kind") == "epoch" and not is_epoch(content)):
-        raise ValueError(f"training writes no such line: {shorten(repr(content), 100)}")
+        raise ValueError(f"not a line that training writes: {shorten(repr(content), 100)}")
 
 
 def is_epoch(line: Mapping[str, Any]) -> bool:

@@ -220,7 +220,7 @@ def check_address(address: str) -> None:
             channel.unary_unary(PING)(b"", timeout=10)
         except grpc.RpcError as error:
             raise PRUError(
-                f"what answers at {address} is not a Ray cluster; use the port of ray start --head, usually "
+                f"the service at {address} is not a Ray cluster; use the port of ray start --head, usually "
                 f"6379"
             ) from error
 

@@ -112,7 +112,7 @@ def read_pickled(content: bytes) -> dict[str, Any]:
         check_pickle(archive.read(pickles[0]))
     state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     if not isinstance(state, dict):
-        raise ValueError(f"{PICKLED} holds no dictionary")
+        raise ValueError(f"{PICKLED} does not contain a dictionary")
     return state
 
 
@@ -129,4 +129,4 @@ def check_pickle(content: bytes) -> None:
         if opcode.name not in HARMLESS:
             raise ValueError(f"{PICKLED} has the instruction {opcode.name}")
         if opcode.name == "GLOBAL" and argument not in CALLABLES | STORAGES:
-            raise ValueError(f"{PICKLED} asks for {argument!r:.100}")
+            raise ValueError(f"{PICKLED} refers to {argument!r:.100}")

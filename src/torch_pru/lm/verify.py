@@ -201,7 +201,7 @@ def look_at_log_probabilities(files: Folder) -> Iterator[Finding]:
         try:
             digest = sha256(files.read(name, LOG_PROBABILITIES_LIMIT))
             fine = digest == score["log_probabilities"].get("sha256")
-            found = "matches its checksum" if fine else "has another checksum than in scores.json"
+            found = "matches its checksum" if fine else "does not match its checksum in scores.json"
             yield Finding(name, found if fine else f"{found}; score the text again", fine=fine)
         except MissingFileError:
             yield Finding(name, "the file does not exist", fine=False, missing=True)

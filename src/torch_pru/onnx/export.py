@@ -51,7 +51,7 @@ def export(
         >>> program = export(nn.LSTM(40, 60), (torch.randn(7, 3, 40),), "lstm.onnx")     # doctest: +SKIP
     """
     if options.pop("dynamo", True) is not True:
-        raise PRUError("dynamo=False is not offered: the operators are exported by the dynamo exporter only")
+        raise PRUError("dynamo=False is not supported; only the dynamo exporter can export PRUs")
     exported = convert_lstm(copy.deepcopy(module), report=None).eval()
     for rnn in (part for part in exported.modules() if isinstance(part, PRU)):
         check_contexts(rnn)

@@ -93,4 +93,4 @@ def _check_lengths(lengths: Tensor, steps: int, batch: int) -> None:
         return  # reading the values would synchronize with the device
     for length in (int(lengths.min()), int(lengths.max())):
         if not 1 <= length <= steps:
-            raise PRUError(f"lengths holds {length}; expected 1 to {steps}")
+            raise PRUError(f"lengths contains {length}; expected 1 to {steps}")

@@ -159,7 +159,7 @@ def _device_type(arguments: Iterable[Any]) -> str:
             return "cpu" if argument.is_cpu else "cuda" if argument.is_cuda else argument.device.type
         if isinstance(argument, (list, tuple)) and argument:
             return _device_type(argument)
-    raise PRUError("there is no tensor among the arguments")
+    raise PRUError("none of the arguments is a tensor")
 
 
 _Candidates = tuple[tuple[str, ModuleType], ...]

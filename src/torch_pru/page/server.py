@@ -79,7 +79,7 @@ class PageHandler(BaseHTTPRequestHandler):
         # A name of somebody else that leads here (DNS rebinding) would let their page read ours.
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0].lower() not in self.server.names:
-            self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "This server has another name")
+            self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "This is not the name of this server")
             return
         name = self.path.partition("?")[0].removeprefix("/") or "index.html"
         if name not in self.server.files:

@@ -118,7 +118,7 @@ def layers_of(model: LanguageModel) -> list[dict[str, object]]:
 def write_page(files: Files, folder: Path) -> None:
     """Write the files of a page to a new or empty folder."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise PRUError(f"{folder} is not an empty folder; name another one, or remove what is in it")
+        raise PRUError(f"{folder} is not an empty folder; choose another one, or remove its files")
     for name, content in files.items():
         with write_aside(folder / name) as file:
             file.write(read(content))

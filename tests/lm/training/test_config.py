@@ -61,7 +61,7 @@ def test_settings_survive_a_round_trip() -> None:
             "groups=4: an LSTM has no such settings; leave them out, or use unit='pru'",
         ),
         ({"latent_dropout": 0.2}, "latent_dropout=0.2 belongs to a mixture of softmaxes"),
-        ({"corpus": ""}, "corpus='' names no text"),
+        ({"corpus": ""}, "corpus='' is not a text"),
         ({"corpus": os.fsdecode(b"caf\xe9")}, "corpus='caf\\udce9' is not UTF-8"),
     ],
 )

@@ -56,7 +56,9 @@ def test_finetuning_starts_averaged_from_the_best_weights(finished: RunFolder, t
     assert lines[-1]["best_valid_loss"] <= before
     with pytest.raises(PRUError, match=r"there is already a run in"):
         finetune(finished.path, tmp_path / "tuned")
-    with pytest.raises(PRUError, match=r"tuned is finetuned already; .* finetune the run that it came from"):
+    with pytest.raises(
+        PRUError, match=r"tuned has already been finetuned; .* finetune the run that it came from"
+    ):
         finetune(tuned.path)
 
 

@@ -263,7 +263,7 @@ def test_a_run_that_is_there_or_at_work_is_left_alone(
 ) -> None:
     with pytest.raises(PRUError, match="already"):
         train(configs[:2], [tmp_path / "a", alone[1]])
-    with locked(tmp_path / "b"), pytest.raises(PRUError, match="another process is at work"):
+    with locked(tmp_path / "b"), pytest.raises(PRUError, match="another process is using the run"):
         train(configs[:2], [tmp_path / "c", tmp_path / "b"])
     assert not (tmp_path / "c" / "run.json").exists()
 

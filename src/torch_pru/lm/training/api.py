@@ -236,10 +236,10 @@ class FinetuningRun:
 
 
 def refuse_finetuned_run(source: RunFolder) -> None:
-    """Raise if a run is finetuned already: its rounds continued as long as they helped."""
+    """Raise if a run has already been finetuned: its rounds continued as long as they helped."""
     if source.stage == "finetune":
         raise PRUError(
-            f"the run in {source.path} is finetuned already; if it was interrupted, continue it "
+            f"the run in {source.path} has already been finetuned; if it was interrupted, continue it "
             f"({pru_command('resume', source.path)}); for other settings, finetune the run that it came from"
         )
 

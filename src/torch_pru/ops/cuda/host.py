@@ -269,7 +269,7 @@ def _plan(kind: Kind, device: torch.device, gpu: Device, backward: bool) -> Plan
     like = torch.empty(0, dtype=dtype, device=device)
     recurrence = choose_once(gpu, size, kind.batch, groups, dtype, backward, kind.single_step)
     if isinstance(recurrence, str):
-        raise ValueError(f"the fused kernels do not cover this shape: {recurrence}")
+        raise ValueError(f"there are no fused kernels for this shape: {recurrence}")
     step = 16 // kind.level.itemsize
     folding = ("unfold" if backward else "fold", spec.input.levels, GATES, step, kind.level, like)
     functions = functions_for(device.type)

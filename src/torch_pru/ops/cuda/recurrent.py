@@ -257,7 +257,7 @@ def _launch(
 ) -> Launch:
     launch = choose_once(device_of(device.index), size, batch, groups, dtype, backward, single_step)
     if isinstance(launch, str):
-        raise ValueError(f"the fused kernels do not cover this shape: {launch}")
+        raise ValueError(f"there are no fused kernels for this shape: {launch}")
     return launch
 
 
