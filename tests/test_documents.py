@@ -83,11 +83,19 @@ def test_figures_of_exported_models_are_those_of_the_record() -> None:
 def test_the_tables_of_the_scaling_page_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     scaling = importlib.import_module("scaling")
-    record = json.loads(scaling.ALL_REDUCE.read_text())
-    tables = scaling.all_reduce_table(record) + scaling.model_table(record)
-    page = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8").splitlines()
+    on_gpu, on_cpu = (
+        json.loads((scaling.ALL_REDUCE.parent / name).read_text())
+        for name in ("allreduce-cuda.json", "scaling-cpu.json")
+    )
+    measured = scaling.measured_table(on_cpu)
+    tables = measured + scaling.two_cores_table(on_cpu)
+    tables += scaling.all_reduce_table(on_gpu) + scaling.model_table(on_gpu)
+    text = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
+    page = text.splitlines()
     rows = [line for line in tables.splitlines() if line.startswith("|")]
-    assert len(rows) == 9
+    assert len(rows) == 28
+    errors = [int(number) for number in re.findall(r"\(([+-]\d+)%\)", measured)]
+    assert f"from {-min(errors)}% too fast to {max(errors)}% too slow" in text
     assert [line for line in rows if line not in page] == []
 
 

@@ -146,6 +146,7 @@ def test_a_hundred_trials_leave_nothing_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch_pru", "sweep", grid, "--ray", "local", "--out", tmp_path / "runs"]
     with TemporaryDirectory(dir="/tmp") as sessions, adopting():
         environment = os.environ | {"TMPDIR": str(temporary), "RAY_TMPDIR": sessions}
+        environment |= {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}  # made on import
         done = subprocess.run(command, capture_output=True, text=True, timeout=1200, env=environment)
         assert done.returncode == 0, done.stderr
         assert still_running(children() - before, seconds=5) == []
