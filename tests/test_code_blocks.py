@@ -51,7 +51,6 @@ NEEDS = {
     "docs/onnx.md": "onnxruntime",
     "docs/analysis.md": "matplotlib",
 }
-SLOW = {"docs/analysis.md", "docs/huggingface.md", "docs/onnx.md"}
 TEXT = "".join(
     f"In the beginning God created mat {n % 9}, and the old house saw the dog.\nAnd God saw it.\n"
     for n in range(150)
@@ -133,14 +132,7 @@ def given(document: str) -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
-        for name in documents_with("python")
-        if name not in ELSEWHERE
-    ],
-)
+@pytest.mark.parametrize("document", [name for name in documents_with("python") if name not in ELSEWHERE])
 def test_python_blocks_run(document: str, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if document in NEEDS:
         pytest.importorskip(NEEDS[document], reason=f"{document} needs {NEEDS[document]}")
