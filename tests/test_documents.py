@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -237,3 +238,10 @@ def slug(heading: str) -> str:
     """The anchor that GitHub gives a heading."""
     plain = re.sub(r"[^\w\- ]", "", heading.lower())
     return plain.replace(" ", "-")
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "count"), [("README.md", 700, str.split), ("CHANGELOG.md", 30, str.splitlines)]
+)
+def test_what_is_read_first_is_short(name: str, most: int, count: Callable[[str], list[str]]) -> None:
+    assert len(count((ROOT / name).read_text(encoding="utf-8"))) < most
