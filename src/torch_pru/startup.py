@@ -13,9 +13,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import MutableMapping, Sequence
 from itertools import pairwise
 from pathlib import PurePath, PureWindowsPath
+
+STARTED = time.monotonic()
+"""When the command began: PyTorch, which takes seconds to load, is not loaded yet."""
 
 
 def is_command(arguments: Sequence[str]) -> bool:

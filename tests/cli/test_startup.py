@@ -53,6 +53,21 @@ def test_openmp_has_the_setting_when_it_is_loaded(given: str | None, expected: s
     assert all(f"'{expected}'" in line for line in policies)
 
 
+def test_minutes_count_from_before_pytorch_is_loaded() -> None:
+    code = """
+import time
+begun = time.monotonic()
+import torch_pru
+loaded = time.monotonic()
+from torch_pru.cli.train import RESERVE, seconds_to_train
+used = 600 - RESERVE - seconds_to_train(10)
+assert used > 0.9 * (loaded - begun), (used, loaded - begun)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
 # ------------------------------------------------------------------------------------ Ctrl-C
 
 

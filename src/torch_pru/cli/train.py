@@ -20,12 +20,12 @@ from torch_pru.cli.data import TOKENS_HELP, VOCABULARY_HELP, prepared, split_lin
 from torch_pru.cli.running import Task, carry_out, ends_with_scores, new_folders
 from torch_pru.cli.settings import SET_HELP, parse_settings
 from torch_pru.errors import PRUError
+from torch_pru.startup import STARTED
 
 if TYPE_CHECKING:
     from torch_pru.lm.config import Config
     from torch_pru.lm.run import RunFolder
 
-STARTED = time.monotonic()  # --minutes counts from here
 MINUTES = 10.0  # the default for the user's own text
 RESERVE = 5.0  # seconds at the end, for writing, scores and a sample
 
@@ -226,7 +226,7 @@ def config_for_text(changes: Mapping[str, str], minutes: float | None) -> Config
 
 
 def seconds_to_train(minutes: float) -> float:
-    """How much of the time given is left for training."""
+    """How much of the time given, which counts from the start of the command, is left for training."""
     return max(1.0, 60 * minutes - (time.monotonic() - STARTED) - RESERVE)
 
 
