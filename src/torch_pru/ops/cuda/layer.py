@@ -1,8 +1,8 @@
 """A layer in one direction as one ``Function``, for calls that only autograd needs to see.
 
 ``ops/layer.py`` computes the same with operators, which compilers and transforms can see. An eager call waits
-for the host more than for the GPU: here little but allocations, products and launches is left, and ``host.py``
-does these in C++ where it can.
+for the host more than for the GPU: here little but allocations, products and launches is left, and
+``host.py`` does these in C++ where it can.
 """
 
 from __future__ import annotations
