@@ -133,6 +133,30 @@ def test_a_long_dotted_key_is_not_parsed(finished: Path, tmp_path: Path) -> None
         assert (status, f"line 1, has more than {MOST_DOTS} dots" in shown) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("batch = 4", 'batch = "{}"'),
+        ("levels = 2", "levels = [{}]"),
+        ('unit = "pru"', 'unit = "{}"'),
+        ('tokenizer = "spaces"', 'tokenizer = "{}"'),
+        ('name = "small"', 'name = "/{}"'),
+        ("[training]", "[training]\n{} = 1"),
+        ("[training]", "[{}]"),
+    ],
+)
+@pytest.mark.parametrize("command", ["generate", "verify"])
+def test_a_long_value_is_shortened_in_the_error(command: str, old: str, new: str, finished: Path) -> None:
+    text = (finished / "config.toml").read_text()
+    assert old in text
+    long = ", ".join(["1"] * 30_000) if "[{}]" in new and "=" in new else "x" * 100_000
+    (finished / "config.toml").write_text(text.replace(old, new.replace("{}", long), 1))
+    reseal(finished, "run.json", lambda about: about.pop("files"))  # as earlier versions wrote it
+    status, shown = pru(command, finished)
+    assert status == (1 if command == "verify" else 2)
+    assert len(shown) < 3000
+
+
 def test_a_recipe_built_on_a_huge_file(tmp_path: Path) -> None:
     with open(tmp_path / "huge.toml", "wb") as file:
         file.truncate(4 << 30)

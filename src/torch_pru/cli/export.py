@@ -41,6 +41,7 @@ def export(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise PRUError(f"{folder} is not an empty folder; choose another one, or remove its files")
     opened = RunFolder.open(run)
+    card = model_card(opened, int8=int8)  # before anything is written: it reads most files of the run
     if to == "hf":
         from torch_pru.hf.export import export_run
 
@@ -50,5 +51,5 @@ def export(
 
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # else it says that there is no torchvision
         export_run_to_onnx(opened, folder, int8=int8)
-    (folder / "README.md").write_text(model_card(opened, int8=int8), encoding="utf-8")
+    (folder / "README.md").write_text(card, encoding="utf-8")
     output().print(f"written to {folder}", soft_wrap=True)

@@ -21,6 +21,7 @@ from torch_pru.errors import (
     check_positive,
     check_probability,
     did_you_mean,
+    shown,
 )
 from torch_pru.lm.corpora import BUILT_IN, CORPORA
 from torch_pru.lm.setting import check_encodable, check_types, setting
@@ -77,7 +78,7 @@ def check_tokenizer(tokenizer: str) -> None:
     """Refuse a name that is not that of a tokenizer."""
     if found := SUBWORDS.fullmatch(tokenizer):
         if int(found[1]) < FEWEST_SUBWORDS:
-            raise PRUError(f"tokenizer={tokenizer!r} is too small; use at least bpe:{FEWEST_SUBWORDS}")
+            raise PRUError(f"tokenizer={shown(tokenizer)} is too small; use at least bpe:{FEWEST_SUBWORDS}")
     elif not is_subwords(tokenizer):
         kinds = ("auto", "words", "cased-words", "characters", "spaces", "bpe:8000")
         check_choice("tokenizer", tokenizer, kinds)
@@ -155,7 +156,7 @@ class ModelConfig:
         if self.unit == "pru":
             return
         if others := pru_settings(self):
-            given = ", ".join(f"{name}={value!r}" for name, value in others.items())
+            given = ", ".join(f"{name}={shown(value)}" for name, value in others.items())
             raise PRUError(f"{given}: an LSTM has no such settings; leave them out, or use unit='pru'")
 
 
@@ -301,7 +302,7 @@ class Config:
     def __post_init__(self) -> None:
         check_encodable("name", self.name)
         if self.name in ("", ".", "..") or set(self.name) & set("/\\\0"):
-            raise PRUError(f"name={self.name!r} must be usable as the name of a folder, without / or \\")
+            raise PRUError(f"name={shown(self.name)} must be usable as the name of a folder, without / or \\")
         self._check_latent_dropout()
         if self.finetuning:
             try:
@@ -357,7 +358,7 @@ def build_config(name: str, values: Mapping[str, Any], finetuning: Mapping[str, 
     known = section_of()
     for key, value in values.items():
         if key not in known:
-            raise PRUError(f"{key!r} is not a setting{did_you_mean(key, known)}")
+            raise PRUError(f"{shown(key)} is not a setting{did_you_mean(key, known)}")
         sections[known[key]][key] = tuple(value) if isinstance(value, list) else value
     parts = {section: kind(**sections[section]) for section, kind in SECTIONS.items()}
     return Config(name=name, **parts, finetuning=dict(finetuning or {}))

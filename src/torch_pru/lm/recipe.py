@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch_pru.errors import PRUError, did_you_mean
+from torch_pru.errors import PRUError, did_you_mean, shown
 from torch_pru.lm.config import (
     PRU_SETTINGS,
     SECTIONS,
@@ -154,7 +154,7 @@ def read_settings(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if "base" in content:
         base = content.pop("base")
         if not isinstance(base, str):
-            raise PRUError(f"{path}: base={base!r} must be the name of a recipe")
+            raise PRUError(f"{path}: base={shown(base)} must be the name of a recipe")
         try:
             base_path = find_recipe(base, beside=path.parent)
         except PRUError as error:
@@ -202,14 +202,14 @@ def check_section(path: Path, section: str, settings: Any) -> None:
         hint = did_you_mean(section, [*SECTIONS, FINETUNING, "base", "name"])
         if section in section_of():
             hint = f"; it belongs under [{section_of()[section]}]"
-        raise PRUError(f"{path}: {section!r} is not a section{hint}")
+        raise PRUError(f"{path}: {shown(section)} is not a section{hint}")
     homes = SECTIONS if section == FINETUNING else (section,)
     for key in settings:
         if section_of().get(key) not in homes:
             hint = did_you_mean(key, section_of())
             if key in section_of():
                 hint = f"; it belongs under [{section_of()[key]}]"
-            raise PRUError(f"{path}: [{section}] {key!r} is not a setting{hint}")
+            raise PRUError(f"{path}: [{section}] {shown(key)} is not a setting{hint}")
 
 
 def parse_value(text: str) -> Any:

@@ -7,7 +7,7 @@ import typing
 from dataclasses import field
 from typing import Any
 
-from torch_pru.errors import LARGEST_SIZE, PRUError
+from torch_pru.errors import LARGEST_SIZE, PRUError, shown
 
 LARGEST_FLOAT = 3e38
 
@@ -29,7 +29,7 @@ def check_types(section: object) -> None:
             object.__setattr__(section, name, float(value))
         elif not any(type(value) is (typing.get_origin(kind) or kind) for kind in kinds):
             wanted = " or ".join(_KINDS[typing.get_origin(kind) or kind] for kind in kinds)
-            raise PRUError(f"{name}={value!r} must be {wanted}")
+            raise PRUError(f"{name}={shown(value)} must be {wanted}")
 
 
 def check_size(name: str, value: object) -> None:
