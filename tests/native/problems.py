@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch_pru.ops.native.calls import Arguments
 from . import literal
 
 BOUND = 2e-5  # of outputs and gradients in float32, relative to the largest value
+BFLOAT16_BOUND = 2e-2  # where factors of products are rounded
 
 
 @dataclass(frozen=True)
@@ -132,3 +133,15 @@ def check(seed: int) -> None:
     assert all(
         torch.equal(mine, actual[name]) for name, mine in zip(("out", "hn", "cn"), without, strict=True)
     )
+
+
+def check_bfloat16(seed: int) -> None:
+    """Factors are rounded, sums and gates are not; where the processor cannot, it is float32."""
+    problem = replace(draw(seed), bfloat16=True)
+    problem = replace(problem, tensors=_in_bfloat16(problem.tensors))
+    expected = outcome(problem.run_literally, problem.leaves(torch.float64))
+    assert_agrees(outcome(problem.run, problem.leaves(torch.float32)), expected, BFLOAT16_BOUND)
+
+
+def _in_bfloat16(tensors: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
+    return {name: None if tensor is None else tensor.bfloat16().float() for name, tensor in tensors.items()}

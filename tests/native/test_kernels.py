@@ -21,7 +21,7 @@ from torch_pru.ops.native.operators import backward, forward, run
 from torch_pru.ops.spec import RecurrenceCall
 
 from . import literal, problems
-from .problems import assert_agrees, check, draw, outcome
+from .problems import assert_agrees, check, check_bfloat16, draw, outcome
 
 
 @pytest.mark.parametrize("kernels", ["avx512", "avx2", "baseline"])
@@ -34,15 +34,7 @@ def test_results_and_gradients(kernels: str, seed: int):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_products_of_bfloat16(seed: int):
-    """Factors are rounded, sums and gates are not; where the processor cannot, it is float32."""
-    problem = dataclasses.replace(draw(seed), bfloat16=True)
-    problem = dataclasses.replace(problem, tensors=in_bfloat16(problem.tensors))
-    expected = outcome(problem.run_literally, problem.leaves(torch.float64))
-    assert_agrees(outcome(problem.run, problem.leaves(torch.float32)), expected, bound=2e-2)
-
-
-def in_bfloat16(tensors: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
-    return {name: None if tensor is None else tensor.bfloat16().float() for name, tensor in tensors.items()}
+    check_bfloat16(seed)
 
 
 LARGE = {  # for several threads, one for every way of sharing the work: hidden, groups, batch, steps
@@ -72,13 +64,15 @@ def large_problem(name: str, reverse: bool) -> tuple[problems.Problem, dict[str,
     return problem, outcome(problem.run_literally, problem.leaves(torch.float64))
 
 
+@pytest.mark.parametrize(("bfloat16", "bound"), [(False, problems.BOUND), (True, problems.BFLOAT16_BOUND)])
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", LARGE)
-def test_threads(name: str, reverse: bool, threads: int):
+def test_threads(name: str, reverse: bool, threads: int, bfloat16: bool, bound: float):
     problem, expected = large_problem(name, reverse)
+    problem = dataclasses.replace(problem, bfloat16=bfloat16)
     torch.set_num_threads(threads)
-    assert_agrees(outcome(problem.run, problem.leaves(torch.float32)), expected)
+    assert_agrees(outcome(problem.run, problem.leaves(torch.float32)), expected, bound)
 
 
 def test_many_rows_are_done_in_stretches():
@@ -171,6 +165,7 @@ from native import problems
 torch.use_deterministic_algorithms(True)  # fills the memory of new tensors with NaN
 for seed in range(200, 240):
     problems.check(seed)
+    problems.check_bfloat16(seed)
 """,
         MALLOC_PERTURB_="1",  # the C library fills its memory with ones: NaN
     )
@@ -254,10 +249,10 @@ def test_opcheck(seed: int):
         checks = torch.library.opcheck(torch.ops.torch_pru.cpu_layer, (*arguments, save))
         assert set(checks.values()) == {"SUCCESS"}
     out, hn, cn, activations, cells = forward(*plain, True)
-    x, *matrices, windows, context, _, h0, c0, lengths, residual, reverse, _ = plain
+    x, *matrices, windows, context, _, h0, c0, lengths, residual, reverse, bfloat16 = plain
     grads = [torch.randn_like(result) for result in (out, hn, cn)]
     wanted = [True, matrices[0] is not None, True, True, h0 is not None, c0 is not None]
-    states = (h0, c0, lengths, residual, reverse, out, activations, cells)
+    states = (h0, c0, lengths, residual, reverse, bfloat16, out, activations, cells)
     given = (*grads, x, *matrices, windows, context, *states, wanted)
     checks = torch.library.opcheck(torch.ops.torch_pru.cpu_layer_backward, given)
     assert set(checks.values()) == {"SUCCESS"}

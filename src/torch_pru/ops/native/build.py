@@ -39,7 +39,7 @@ KERNELS = {  # one set of kernels for each instruction set; the best one is chos
     "baseline": (),
     "avx2": ("-mavx2", "-mfma"),
     "avx512": AVX512,
-    "avx512bf16": (*AVX512, "-mavx512bf16"),  # only the forward pass in bfloat16
+    "avx512bf16": (*AVX512, "-mavx512bf16"),  # only layers in bfloat16
 }
 
 

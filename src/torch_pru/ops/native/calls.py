@@ -55,7 +55,7 @@ class Arguments(NamedTuple):
         bias: (4·M,) or None.
         h0, c0: (B, M) or None.
         lengths: (B,) of int64, or None.
-        bfloat16: whether factors of the forward products may be rounded to bfloat16.
+        bfloat16: whether factors of products may be rounded to bfloat16.
     """
 
     x: Tensor

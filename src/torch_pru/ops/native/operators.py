@@ -91,6 +91,7 @@ def _backward(
     lengths: Tensor | None,
     residual: bool,
     reverse: bool,
+    bfloat16: bool,
     out: Tensor,
     activations: Tensor,
     cells: Tensor,
@@ -98,7 +99,8 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of x, w0 to w3, context, bias, h0 and c0; empty where they are not wanted."""
     matrices, wants = _given((w0, w1, w2, w3)), Wanted(*wanted)
-    arguments = Arguments(x, matrices, windows, context, None, h0, c0, lengths, residual, reverse)
+    settings = (residual, reverse, bfloat16)
+    arguments = Arguments(x, matrices, windows, context, None, h0, c0, lengths, *settings)
     saved = Saved(activations, cells)
     grads = calls.backward(arguments, out, saved, grad_out, grad_hn, grad_cn, wants)
     grad_x = grads.x if wants.x else None
@@ -122,6 +124,7 @@ def _backward_fake(
     lengths,
     residual,
     reverse,
+    bfloat16,
     out,
     activations,
     cells,
@@ -149,7 +152,7 @@ class _Layer(Function):
         states = (bias, h0, c0, lengths, residual, reverse, bfloat16)
         results = forward.below_autograd(x, *matrices, windows, context, *states, save)
         out, _, _, activations, cells = results
-        ctx.settings = windows, residual, reverse
+        ctx.settings = windows, residual, reverse, bfloat16
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, *matrices, context, bias, h0, c0, lengths, out, activations, cells)
         return results
@@ -157,7 +160,7 @@ class _Layer(Function):
     @staticmethod
     def backward(ctx, grad_out, grad_hn, grad_cn, _grad_activations, _grad_cells):
         x, *matrices, context, bias, h0, c0, lengths, out, activations, cells = ctx.saved_tensors
-        windows, residual, reverse = ctx.settings
+        windows, *settings = ctx.settings
         needs = ctx.needs_input_grad[:10]
         x_needed, *input_needed, _, context_needed, bias_needed, h0_needed, c0_needed = needs
         others_needed = (context_needed, bias_needed, h0_needed, c0_needed)
@@ -168,18 +171,18 @@ class _Layer(Function):
             kept = differentiable_gradients(_in_pytorch(lengths, *ctx.settings), tensors, needed, grads)
         else:
             wanted = Wanted(x_needed, any(input_needed), *others_needed)
-            states = (h0, c0, lengths, residual, reverse, out, activations, cells)
+            states = (h0, c0, lengths, *settings, out, activations, cells)
             found = backward(*grads, x, *matrices, windows, context, *states, list(wanted))
             kept = [grad if need else None for grad, need in zip(found, needed, strict=True)]
         return *kept[:5], None, *kept[5:], None, None, None, None, None
 
 
-def _in_pytorch(lengths, windows, residual, reverse):
+def _in_pytorch(lengths, windows, *settings):
     """What the operator computes, in plain PyTorch: a function of the tensors that have gradients."""
 
     def layer(x, w0, w1, w2, w3, context, bias, h0, c0):
         matrices = _given((w0, w1, w2, w3))
-        return again.run(Arguments(x, matrices, windows, context, bias, h0, c0, lengths, residual, reverse))
+        return again.run(Arguments(x, matrices, windows, context, bias, h0, c0, lengths, *settings))
 
     return layer
 

@@ -5,6 +5,7 @@
 
 namespace KERNELS {
 
+template <typename Format>
 class Backward {
 public:
     explicit Backward(const Call& call, int64_t threads)
@@ -22,6 +23,7 @@ public:
           grad_bias(threads * 4 * call.hidden),
           pooled(rows_at_once * input.pooled_width),
           grad_pooled(rows_at_once * input.pooled_width),
+          gate_rows(input, wants_input() ? rows_at_once : 0),
           input_panels(wants_input_weights() ? rows_at_once * input_columns() : 0),
           context_panels(call.grad_context ? rows_at_once * context_columns() : 0) {}
 
@@ -54,6 +56,7 @@ private:
     // Narrow panels where that gives every thread some.
     static int64_t panel_units(const Groups& groups) { return groups.width >= 8 * WIDTH ? PANEL : WIDTH; }
 
+    bool wants_input() const { return call.levels && call.grad_x; }
     bool wants_input_weights() const { return call.levels && call.level[0].grad_weight; }
     int64_t padded(int64_t columns) const { return parts(columns, PANEL) * PANEL; }
     int64_t context_columns() const { return call.groups * padded(panels.groups.own); }
@@ -189,19 +192,21 @@ private:
     // What is left of a stretch when the gradients of its gates are known.
     void products(Stretch stretch, const float* z, Team& team, int64_t thread, bool add) {
         const int64_t first = rows.before(stretch.begin), depth = rows.before(stretch.end) - first;
-        const Share share(depth, thread, team.size);
-        if (wants_input_weights()) {
-            pool_rows(input, rows, stretch, pooled.data(), thread, team.size);  // the same share of rows
-            for_factors(depth, [&](const Source& source, const Factor& factor) {
-                pack_factor(factor, depth, share.begin, share.end, [&](int64_t k) {
+        const Cells<Format> cells{depth};
+        const Share share(cells.count(), thread, team.size);
+        if (wants_input_weights()) pool_rows(input, rows, stretch, pooled.data(), thread, team.size);
+        team.wait();  // here are pooled rows and gradients of gates that others have made
+        if (wants_input_weights())
+            for_factors(cells.count(), [&](const Source& source, const Factor& factor) {
+                pack_factor(factor, cells, share.begin, share.end, [&](int64_t k) {
                     return input.row_of_view(source.view, rows.row(first + k), k, pooled.data()) + source.feature;
                 });
             });
-        }
-        if (call.grad_context) pack_states(stretch, depth, share);
+        if (call.grad_context) pack_states(stretch, cells, share);
+        if (wants_input()) gate_rows.copy(z, rows, stretch, thread, team.size);
         team.wait();
-        if (call.grad_x && call.levels) input_gradient(input, rows, stretch, z, grad_pooled.data(), thread, team.size);
-        weight_gradients(stretch, z, depth, thread, team.size, add);
+        if (wants_input()) input_gradient(input, rows, stretch, z, gate_rows, grad_pooled.data(), thread, team.size);
+        weight_gradients(stretch, z, cells.count(), thread, team.size, add);
         if (call.grad_x && input.pooled_width) {
             team.wait();
             unpool_rows(input, rows, stretch, grad_pooled.data(), thread, team.size);
@@ -209,24 +214,25 @@ private:
     }
 
     template <typename Use>
-    void for_factors(int64_t depth, Use use) {
+    void for_factors(int64_t cells, Use use) {
         float* panel = input_panels.data();
         for (int64_t s = 0; s < input.count; ++s) {
             const Source source = input.source(s);
             use(source, Factor{source.features, panel});
-            panel += padded(source.features) * depth;
+            panel += padded(source.features) * cells;
         }
     }
 
-    Factor states_of_group(int64_t group, int64_t depth) {
+    Factor states_of_group(int64_t group, int64_t cells) {
         const int64_t own = panels.groups.own;
-        return {own, context_panels.data() + group * padded(own) * depth};
+        return {own, context_panels.data() + group * padded(own) * cells};
     }
 
-    void pack_states(Stretch stretch, int64_t depth, const Share& share) {
+    void pack_states(Stretch stretch, Cells<Format> cells, const Share& share) {
         const int64_t first = rows.before(stretch.begin);
         for (int64_t group = 0; group < call.groups; ++group)
-            pack_factor(states_of_group(group, depth), depth, share.begin, share.end, [&](int64_t k) -> const float* {
+            pack_factor(states_of_group(group, cells.count()), cells, share.begin, share.end,
+                        [&](int64_t k) -> const float* {
                 const int64_t row = rows.row(first + k), t = row / call.batch;
                 const int64_t rank = first + k - rows.before(t);
                 const float* state = state_before(call.out, call.h0, t, rank, row % call.batch);
@@ -234,31 +240,31 @@ private:
             });
     }
 
-    void weight_gradients(Stretch stretch, const float* z, int64_t depth, int64_t thread, int64_t threads, bool add) {
+    void weight_gradients(Stretch stretch, const float* z, int64_t cells, int64_t thread, int64_t threads, bool add) {
         int64_t work = 0, done = 0;
         auto count = [&](const Block& block) { work += block.rows * vectors_of(block.factor.columns); };
-        for_blocks(depth, count);
+        for_blocks(cells, count);
         if (work == 0) return;
-        Buffer scratch(BLOCK * depth);
-        for_blocks(depth, [&](const Block& block) {
+        Buffer scratch(BLOCK * cells);
+        for_blocks(cells, [&](const Block& block) {
             const int64_t owner = done * threads / work;
             done += block.rows * vectors_of(block.factor.columns);
             if (owner == thread)
-                weight_gradient(block, rows, stretch, call.batch, 4 * call.hidden, z, add, scratch.data());
+                weight_gradient<Format>(block, rows, stretch, call.batch, 4 * call.hidden, z, add, scratch.data());
         });
     }
 
     template <typename Use>
-    void for_blocks(int64_t depth, Use use) {
+    void for_blocks(int64_t cells, Use use) {
         const int64_t own = panels.groups.own;
         if (call.grad_context)
             for (int64_t group = 0; group < call.groups; ++group)
                 for (int64_t gate = 0; gate < 4; ++gate) {
                     const int64_t row = gate * call.hidden + group * own;
-                    cut({row, own, states_of_group(group, depth), call.grad_context + row * own}, use);
+                    cut({row, own, states_of_group(group, cells), call.grad_context + row * own}, use);
                 }
         if (wants_input_weights())
-            for_factors(depth, [&](const Source& source, const Factor& factor) {
+            for_factors(cells, [&](const Source& source, const Factor& factor) {
                 for (int64_t gate = 0; gate < 4; ++gate) {
                     const int64_t row = gate * source.level->units + source.row;
                     cut({gate * call.hidden + source.unit, source.units, factor,
@@ -282,14 +288,17 @@ private:
     const Input input;
     const Panels panels;
     const int64_t steps_at_once, panel_size, rows_at_once;
-    Buffer packed, grad_h, grad_c, grad_gates, grad_bias, pooled, grad_pooled, input_panels, context_panels;
+    Buffer packed, grad_h, grad_c, grad_gates, grad_bias, pooled, grad_pooled;
+    GateRows<Format> gate_rows;
+    Buffer input_panels, context_panels;
 };
 
+template <typename Format>
 inline void backward(const Call& call) {
     const int64_t threads = useful_threads(call);
-    Backward pass(call, threads);
+    Backward<Format> pass(call, threads);
     run_in_parallel(threads, [](void* context, Team& team, int64_t thread) {
-        static_cast<Backward*>(context)->run(team, thread);
+        static_cast<Backward<Format>*>(context)->run(team, thread);
     }, &pass);
 }
 

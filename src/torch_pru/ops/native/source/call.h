@@ -21,7 +21,7 @@ struct Call {
     int64_t input_groups;  // of every level
     int64_t residual;      // add the input to every gate
     int64_t reverse;       // run from the last step to the first
-    int64_t bfloat16;      // factors of the forward products may be rounded to bfloat16
+    int64_t bfloat16;      // factors of products may be rounded to bfloat16
 
     // With levels = 0 there is no input transform: x holds the gates (steps, batch, 4 * hidden).
     const float* x;

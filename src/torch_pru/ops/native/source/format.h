@@ -1,4 +1,6 @@
-// The formats in which the factors of the forward products are kept; sums are float32 in both.
+// The formats in which the factors of products are kept; sums are float32 in both.
+//
+// A product over rows takes ROWS_IN_CELL of them together: their values of one column are a cell of 32 bits.
 #pragma once
 
 #include "product.h"
@@ -9,17 +11,24 @@ namespace KERNELS {
 struct Float32 {
     using Value = float;
     static constexpr bool is_exact = true;
+    static constexpr int64_t ROWS_IN_CELL = 1;
 
     static INLINE int64_t padded(int64_t count) { return count; }
     static INLINE Depth depth(int64_t length) { return adjacent(length); }
+    static INLINE Depth cells(int64_t count, int64_t step) { return {1, count, 0, step}; }
     static INLINE void put(float* to, Vector value, int64_t lanes) { store(to, value, lanes); }
     static INLINE void pack(const float*, int64_t, float*) {}  // panels are used as they are
+
+    // The cells of some columns; null stands for a row of zeros.
+    static INLINE Vector merge(const float* const* rows, int64_t column, int64_t lanes) {
+        return rows[0] ? load(rows[0] + column, lanes) : Vector{};
+    }
 };
 
 #if defined(__AVX512BF16__)
 
 struct Pairs {
-    int64_t count;
+    int64_t count, step;  // from one pair to the next in a row of A, in pairs
 };
 
 // Two adjacent values of a row by two of every column, in one instruction.
@@ -34,7 +43,7 @@ INLINE void multiply(const uint16_t* const* a, Pairs pairs, const uint16_t* pane
 #pragma GCC unroll 8
         for (int i = 0; i < rows; ++i) {
             int32_t pair;
-            memcpy(&pair, a[i] + 2 * k, sizeof pair);
+            memcpy(&pair, a[i] + 2 * k * pairs.step, sizeof pair);
             const __m512bh value = (__m512bh)_mm512_set1_epi32(pair);
 #pragma GCC unroll 8
             for (int j = 0; j < vectors; ++j)
@@ -47,9 +56,11 @@ INLINE void multiply(const uint16_t* const* a, Pairs pairs, const uint16_t* pane
 struct Bfloat16 {
     using Value = uint16_t;
     static constexpr bool is_exact = false;
+    static constexpr int64_t ROWS_IN_CELL = 2;
 
     static INLINE int64_t padded(int64_t count) { return count + (count & 1); }
-    static INLINE Pairs depth(int64_t length) { return {parts(length, 2)}; }
+    static INLINE Pairs depth(int64_t length) { return {parts(length, 2), 1}; }
+    static INLINE Pairs cells(int64_t count, int64_t step) { return {count, step}; }
 
     static INLINE __m256i round(Vector value) { return (__m256i)_mm512_cvtneps_pbh((__m512)value); }
 
@@ -66,11 +77,16 @@ struct Bfloat16 {
     static INLINE void pack(const float* panel, int64_t length, uint16_t* to) {
         for (int64_t k = 0; k < length; k += 2)
             for (int j = 0; j < VECTORS; ++j, to += 2 * WIDTH) {
-                const Vector second = k + 1 < length ? load(panel + (k + 1) * PANEL + j * WIDTH) : Vector{};
-                const __m512i low = _mm512_cvtepu16_epi32(round(load(panel + k * PANEL + j * WIDTH)));
-                const __m512i high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(round(second)), 16);
-                _mm512_storeu_si512(to, _mm512_or_si512(low, high));
+                const float* rows[] = {panel + k * PANEL, k + 1 < length ? panel + (k + 1) * PANEL : nullptr};
+                const Vector cells = merge(rows, j * WIDTH, WIDTH);
+                memcpy(to, &cells, sizeof cells);
             }
+    }
+
+    static INLINE Vector merge(const float* const* rows, int64_t column, int64_t lanes) {
+        const __m512i low = _mm512_cvtepu16_epi32(round(Float32::merge(rows, column, lanes)));
+        const __m512i high = _mm512_cvtepu16_epi32(round(Float32::merge(rows + 1, column, lanes)));
+        return (Vector)_mm512_or_si512(low, _mm512_slli_epi32(high, 16));
     }
 };
 

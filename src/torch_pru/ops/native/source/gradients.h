@@ -11,8 +11,8 @@ constexpr int64_t BLOCK = 8 * ROWS;           // rows of a weight gradient that 
 INLINE int64_t vectors_of(int64_t columns) { return parts(columns, WIDTH); }
 
 // multiply for 1 to VECTORS vectors, which finish is told.
-template <typename Finish>
-INLINE void multiply_columns(int64_t columns, int64_t rows, const float* const* a, Depth depth, const float* panel,
+template <typename Value, typename Length, typename Finish>
+INLINE void multiply_columns(int64_t columns, int64_t rows, const Value* const* a, Length depth, const Value* panel,
                              Finish finish) {
     switch (vectors_of(columns)) {
         case 1: return multiply<1>(rows, a, depth, panel, [&](int i, const Vector* sums) { finish(i, sums, 1); });
@@ -32,9 +32,95 @@ INLINE void put_row(float* to, const Vector* sums, int vectors, int64_t columns,
     }
 }
 
+// Rows as the cells of a format.
+template <typename Format>
+struct Cells {
+    int64_t rows;
+
+    INLINE int64_t count() const { return parts(rows, Format::ROWS_IN_CELL); }
+
+    // The rows of a cell; null stands for those that the last one has too many.
+    template <typename Row>
+    INLINE void rows_of(int64_t cell, Row row, const float** to) const {
+        for (int64_t i = 0; i < Format::ROWS_IN_CELL; ++i) {
+            const int64_t k = cell * Format::ROWS_IN_CELL + i;
+            to[i] = k < rows ? row(k) : nullptr;
+        }
+    }
+};
+
+// One row of up to PANEL columns of cells, as the vectors of a panel.
+template <typename Format>
+INLINE void pack_cells(const float* const* rows, int64_t column, int64_t columns, float* to) {
+    for (int64_t j = 0; j < columns; j += WIDTH) store(to + j, Format::merge(rows, column + j, columns - j));
+}
+
+// The gradients of the gates of a stretch as a format has them, read source by source.
+template <typename Format>
+class GateRows;
+
+template <>
+class GateRows<Float32> {  // nothing is copied
+public:
+    GateRows(const Input& input, int64_t) : hidden_(input.call.hidden) {}
+
+    void copy(const float*, const Rows&, Stretch, int64_t, int64_t) {}
+    INLINE const float* row(const Source& source, int64_t, int64_t gate, const float* gates, int64_t) const {
+        return gates + gate * hidden_ + source.unit;
+    }
+    INLINE Depth depth(const Source& source, int64_t gates) const { return {gates, source.units, hidden_, 1}; }
+
+private:
+    const int64_t hidden_;
+};
+
+#if defined(__AVX512BF16__)
+template <>
+class GateRows<Bfloat16> {  // all gates of one source after another
+public:
+    GateRows(const Input& input, int64_t rows)
+        : input_(input), width_(offset(input.count)), buffer_((rows * width_ + 1) / 2) {}
+
+    void copy(const float* gates, const Rows& rows, Stretch stretch, int64_t thread, int64_t threads) {
+        const Call& call = input_.call;
+        const int64_t first = rows.before(stretch.begin), base = stretch.begin * call.batch;
+        const Share share(rows.before(stretch.end) - first, thread, threads);
+        uint16_t* to = data() + share.begin * width_;
+        for (int64_t position = share.begin; position < share.end; ++position)
+            for (int64_t index = 0; index < input_.count; ++index) {
+                const Source source = input_.source(index);
+                const float* from = gates + (rows.row(first + position) - base) * 4 * call.hidden + source.unit;
+                for (int gate = 0; gate < 4; ++gate, to += Bfloat16::padded(source.units))
+                    Bfloat16::round_row(from + gate * call.hidden, source.units, to);
+            }
+    }
+
+    INLINE const uint16_t* row(const Source& source, int64_t index, int64_t gate, const float*, int64_t position) {
+        return data() + position * width_ + offset(index) + gate * Bfloat16::padded(source.units);
+    }
+    INLINE Pairs depth(const Source& source, int64_t gates) const {
+        return Bfloat16::depth(gates * Bfloat16::padded(source.units));
+    }
+
+private:
+    uint16_t* data() { return reinterpret_cast<uint16_t*>(buffer_.data()); }
+    int64_t offset(int64_t index) const {
+        int64_t total = 0;
+        for (int64_t s = 0; s < index; ++s) total += 4 * Bfloat16::padded(input_.source(s).units);
+        return total;
+    }
+
+    const Input& input_;
+    const int64_t width_;
+    Buffer buffer_;
+};
+#endif
+
 // grad_x of the valid rows of a stretch, from the gradients of their gates; pooled views apart.
+template <typename Format>
 inline void input_gradient(const Input& input, const Rows& rows, Stretch stretch, const float* grad_gates,
-                           float* grad_pooled, int64_t thread, int64_t threads) {
+                           GateRows<Format>& formatted, float* grad_pooled, int64_t thread, int64_t threads) {
+    using Value = typename Format::Value;
     const Call& call = input.call;
     const int64_t first = rows.before(stretch.begin), total = rows.before(stretch.end) - first;
     const int64_t base = stretch.begin * call.batch, width = 4 * call.hidden;
@@ -49,11 +135,12 @@ inline void input_gradient(const Input& input, const Rows& rows, Stretch stretch
     if (share.begin == share.end) return;
     const Blocks blocks(share.end - share.begin, ROWS);
     int64_t most = 0;
-    for (int64_t s = 0; s < input.count; ++s) most = larger(most, input.source(s).units);
+    for (int64_t s = 0; s < input.count; ++s) most = larger(most, Cells<Format>{input.source(s).units}.count());
     const int64_t gates_at_once = most * PANEL * 4 <= CACHED ? 4 : most * PANEL * 2 <= CACHED ? 2 : 1;
     Buffer panel(gates_at_once * most * PANEL);
     for (int64_t s = 0; s < input.count; ++s) {
         const Source source = input.source(s);
+        const Cells<Format> units{source.units};
         for (int64_t n = 0; n < source.features; n += PANEL) {
             const int64_t columns = smaller(PANEL, source.features - n), vectors = vectors_of(columns);
             const int64_t owner = done * threads / work;
@@ -61,19 +148,26 @@ inline void input_gradient(const Input& input, const Rows& rows, Stretch stretch
             if (!by_rows && owner != thread) continue;
             for (int64_t gate = 0; gate < 4; gate += gates_at_once) {
                 float* to = panel.data();
-                for (int64_t g = gate; g < gate + gates_at_once; ++g)
-                    for (int64_t u = 0; u < source.units; ++u, to += vectors * WIDTH)
-                        pack_columns(source.level->weight +
-                                         (g * source.level->units + source.row + u) * source.features + n,
-                                     columns, vectors, to);
-                const Depth depth{gates_at_once, source.units, call.hidden, 1};
+                for (int64_t g = gate; g < gate + gates_at_once; ++g) {
+                    const int64_t first_row = g * source.level->units + source.row;
+                    const float* weight = source.level->weight + first_row * source.features;
+                    for (int64_t cell = 0; cell < units.count(); ++cell, to += vectors * WIDTH) {
+                        const float* from[Format::ROWS_IN_CELL];
+                        units.rows_of(cell, [&](int64_t u) { return weight + u * source.features; }, from);
+                        pack_cells<Format>(from, n, columns, to);
+                    }
+                }
                 for (int64_t b = 0; b < blocks.count; ++b) {
                     const int64_t begin = share.begin + blocks.begin(b);
                     const int64_t count = share.begin + blocks.begin(b + 1) - begin;
-                    const float* a[ROWS];
-                    for (int64_t i = 0; i < count; ++i)
-                        a[i] = grad_gates + (rows.row(first + begin + i) - base) * width + gate * call.hidden + source.unit;
-                    multiply_columns(columns, count, a, depth, panel.data(), [&](int i, const Vector* sums, int size) {
+                    const Value* a[ROWS];
+                    for (int64_t i = 0; i < count; ++i) {
+                        const float* gates = grad_gates + (rows.row(first + begin + i) - base) * width;
+                        a[i] = formatted.row(source, s, gate, gates, begin + i);
+                    }
+                    const auto* packed = reinterpret_cast<const Value*>(panel.data());
+                    multiply_columns(columns, count, a, formatted.depth(source, gates_at_once), packed,
+                                     [&](int i, const Vector* sums, int size) {
                         const int64_t column = source.feature + n;
                         const int64_t row = rows.row(first + begin + i);
                         float* result = source.view == 0
@@ -112,25 +206,24 @@ inline void unpool_rows(const Input& input, const Rows& rows, Stretch stretch, f
     }
 }
 
-// One factor of a weight gradient: for every valid row of a stretch `columns` adjacent values, as panels.
+// One factor of a weight gradient: for every cell of a stretch `columns` adjacent ones, as panels.
 struct Factor {
     int64_t columns;
     float* panels;
 
     INLINE int64_t count() const { return parts(columns, PANEL); }
-    INLINE float* panel(int64_t index, int64_t depth) const { return panels + index * PANEL * depth; }
+    INLINE float* panel(int64_t index, int64_t cells) const { return panels + index * PANEL * cells; }
 };
 
-template <typename Row>
-INLINE void pack_factor(const Factor& factor, int64_t depth, int64_t begin, int64_t end, Row row) {
+template <typename Format, typename Row>
+INLINE void pack_factor(const Factor& factor, Cells<Format> cells, int64_t begin, int64_t end, Row row) {
     for (int64_t index = 0; index < factor.count(); ++index) {
         const int64_t columns = smaller(PANEL, factor.columns - index * PANEL), vectors = vectors_of(columns);
-        float* panel = factor.panel(index, depth);
-        for (int64_t k = begin; k < end; ++k) {
-            const float* from = row(k);
-            float* to = panel + k * vectors * WIDTH;
-            if (from) pack_columns(from + index * PANEL, columns, vectors, to);
-            else memset(to, 0, sizeof(float) * vectors * WIDTH);
+        float* panel = factor.panel(index, cells.count());
+        for (int64_t cell = begin; cell < end; ++cell) {
+            const float* from[Format::ROWS_IN_CELL];
+            cells.rows_of(cell, row, from);
+            pack_cells<Format>(from, index * PANEL, columns, panel + cell * vectors * WIDTH);
         }
     }
 }
@@ -143,26 +236,31 @@ struct Block {
     float* to;
 };
 
+template <typename Format>
 inline void weight_gradient(const Block& block, const Rows& rows, Stretch stretch, int64_t batch, int64_t width,
                             const float* grad_gates, bool add, float* scratch) {
-    const int64_t first = rows.before(stretch.begin), depth = rows.before(stretch.end) - first;
-    const int64_t base = stretch.begin * batch;
+    using Value = typename Format::Value;
+    const int64_t first = rows.before(stretch.begin), base = stretch.begin * batch;
+    const Cells<Format> cells{rows.before(stretch.end) - first};
     const Blocks blocks(block.rows, ROWS);
     for (int64_t b = 0; b < blocks.count; ++b) {
         const int64_t begin = blocks.begin(b), count = blocks.begin(b + 1) - begin;
-        float* to = scratch + begin * depth;
-        for (int64_t k = 0; k < depth; ++k, to += count) {
-            const float* from = grad_gates + (rows.row(first + k) - base) * width + block.gate_column + begin;
-            store(to, load(from, count), count);
+        float* to = scratch + begin * cells.count();
+        for (int64_t cell = 0; cell < cells.count(); ++cell, to += count) {
+            const float* from[Format::ROWS_IN_CELL];
+            cells.rows_of(cell, [&](int64_t k) { return grad_gates + (rows.row(first + k) - base) * width; }, from);
+            store(to, Format::merge(from, block.gate_column + begin, count), count);
         }
     }
     for (int64_t p = 0; p < block.factor.count(); ++p) {
         const int64_t columns = smaller(PANEL, block.factor.columns - p * PANEL);
         for (int64_t b = 0; b < blocks.count; ++b) {
             const int64_t begin = blocks.begin(b), count = blocks.begin(b + 1) - begin;
-            const float* a[ROWS];
-            for (int64_t i = 0; i < count; ++i) a[i] = scratch + begin * depth + i;
-            multiply_columns(columns, count, a, Depth{1, depth, 0, count}, block.factor.panel(p, depth),
+            const auto* panel = reinterpret_cast<const Value*>(block.factor.panel(p, cells.count()));
+            const Value* a[ROWS];
+            for (int64_t i = 0; i < count; ++i)
+                a[i] = reinterpret_cast<const Value*>(scratch + begin * cells.count() + i);
+            multiply_columns(columns, count, a, Format::cells(cells.count(), count), panel,
                              [&](int i, const Vector* sums, int vectors) {
                                  float* row = block.to + (begin + i) * block.factor.columns + p * PANEL;
                                  put_row(row, sums, vectors, columns, add);

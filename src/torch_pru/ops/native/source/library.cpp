@@ -21,6 +21,7 @@ void decoder_backward_avx2(const DecoderCall&);
 void forward_avx512(const Call&);
 void forward_avx512bf16(const Call&);
 void backward_avx512(const Call&);
+void backward_avx512bf16(const Call&);
 void decoder_forward_avx512(const DecoderCall&);
 void decoder_backward_avx512(const DecoderCall&);
 #endif
@@ -32,7 +33,7 @@ struct Kernels {
     bool (*runs_here)();
     Pass forward, backward;
     DecoderPass decoder_forward, decoder_backward;
-    Pass forward_bfloat16;  // or null: such calls are computed in float32
+    Pass forward_bfloat16, backward_bfloat16;  // or null: such calls are computed in float32
 };
 
 #if defined(__x86_64__)
@@ -45,13 +46,13 @@ bool has_avx512() {
 const Kernels all[] = {
 #if defined(__x86_64__)
     {"avx512bf16", [] { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }, forward_avx512, backward_avx512,
-     decoder_forward_avx512, decoder_backward_avx512, forward_avx512bf16},
-    {"avx512", has_avx512, forward_avx512, backward_avx512, decoder_forward_avx512, decoder_backward_avx512, nullptr},
+     decoder_forward_avx512, decoder_backward_avx512, forward_avx512bf16, backward_avx512bf16},
+    {"avx512", has_avx512, forward_avx512, backward_avx512, decoder_forward_avx512, decoder_backward_avx512, nullptr, nullptr},
     {"avx2", [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }, forward_avx2,
-     backward_avx2, decoder_forward_avx2, decoder_backward_avx2, nullptr},
+     backward_avx2, decoder_forward_avx2, decoder_backward_avx2, nullptr, nullptr},
 #endif
     {"baseline", [] { return true; }, forward_baseline, backward_baseline, decoder_forward_baseline,
-     decoder_backward_baseline, nullptr},
+     decoder_backward_baseline, nullptr, nullptr},
 };
 
 const Kernels* best() {
@@ -72,6 +73,8 @@ void prefer_huge_pages(const float* data, int64_t count) {
 #endif
 }
 
+bool rounds(const Call& call) { return call.bfloat16 && chosen->forward_bfloat16 && !is_few(call); }
+
 }  // namespace
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
@@ -81,12 +84,11 @@ EXPORTED void pru_forward(const Call* call) {
     prefer_huge_pages(call->out, units);
     prefer_huge_pages(call->cells, units);
     prefer_huge_pages(call->activations, 4 * units);
-    const bool rounded = call->bfloat16 && chosen->forward_bfloat16 && !is_few(*call);
-    (rounded ? chosen->forward_bfloat16 : chosen->forward)(*call);
+    (rounds(*call) ? chosen->forward_bfloat16 : chosen->forward)(*call);
 }
 EXPORTED void pru_backward(const Call* call) {
     prefer_huge_pages(call->grad_x, call->steps * call->batch * (call->levels ? call->features : 4 * call->hidden));
-    chosen->backward(*call);
+    (rounds(*call) ? chosen->backward_bfloat16 : chosen->backward)(*call);
 }
 // Returns the first row whose target is no word, and computes nothing then; else -1.
 EXPORTED int64_t pru_decoder_forward(const DecoderCall* call) {
