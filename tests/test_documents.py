@@ -69,16 +69,16 @@ def test_ratios_on_a_cpu_are_those_of_the_record() -> None:
 def test_figures_of_exported_models_are_those_of_the_record() -> None:
     tables = json.loads((ROOT / "benchmarks" / "records" / "export-cpu.json").read_text())
     page = (ROOT / "docs" / "onnx.md").read_text(encoding="utf-8")
-    exact, _, tokens, perplexities, _ = tables.values()
+    exact, _, tokens, *_ = tables.values()
     largest = max(float(row[key]) for row in exact for key in ("without states", "with states"))
     assert f"at most {largest:.1e}." in page
     columns = ("model", "PyTorch", "onnxruntime", "8 bits", "file / weights", "8-bit file / weights")
     for row in tokens:
         assert f"| {' | '.join(row[column] for column in columns)} |" in page
-    [scores] = perplexities
-    assert scores["PyTorch"] == scores["onnxruntime"]
-    assert f"perplexity of {scores['PyTorch']} in PyTorch" in page
-    assert f"of {scores['8 bits']} with" in page
+    for corpus in ("king-james", "ptb"):
+        [scores] = tables[f"Perplexity on the test text, {corpus}"]
+        assert scores["PyTorch"] == scores["onnxruntime"]
+        assert f"| {corpus} | {' | '.join(scores[column] for column in columns[1:4])} |" in page
 
 
 def test_the_tables_of_the_scaling_page_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
