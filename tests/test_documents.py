@@ -66,6 +66,24 @@ def test_ratios_on_a_cpu_are_those_of_the_record() -> None:
         assert [cells[3], cells[6], cells[7]] == ratios, units
 
 
+def test_ratios_of_the_suites_are_those_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    suites = importlib.import_module("suites").SUITES
+    tables = json.loads((ROOT / "benchmarks" / "records" / "layer-cpu.json").read_text())
+    page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8").partition("## On a CPU")[2]
+    seen = set()
+    for name, about, *ranges in re.findall(r"(?m)^\| `([-\w]+)` \| (.*?) \| (.*?) \| (.*?) \|$", page):
+        [rows] = (rows for title, rows in tables.items() if title.startswith(f"{suites[name][0]}, on "))
+        if name == "growth":  # two lines, for steps and for the batch
+            rows = [row for row in rows if about.split()[0] in row["size"]]
+        for what, shown in zip(("forward", "forward + backward"), ranges, strict=True):
+            what = f"compiled, {what}" if name == "compiled" else what
+            ratios = [row[list(row)[-1]] for row in rows if row["what"] == what]
+            assert shown == f"{min(ratios, key=float)} to {max(ratios, key=float)}", (name, what)
+        seen.add(name)
+    assert seen == suites.keys()
+
+
 def test_figures_of_exported_models_are_those_of_the_record() -> None:
     tables = json.loads((ROOT / "benchmarks" / "records" / "export-cpu.json").read_text())
     page = (ROOT / "docs" / "onnx.md").read_text(encoding="utf-8")
