@@ -72,8 +72,8 @@ def build(numbers: random.Random) -> Config:
 
 
 def attempt(make: Any, numbers: random.Random) -> bool:
-    """Whether something was built; anything but our error, or 2 seconds, fails."""
-    start = time.monotonic()
+    """Whether something was built; anything but our error, or 2 seconds of work, fails."""
+    start = time.process_time()
     try:
         config = make(numbers)
         text = config_text(config)
@@ -83,7 +83,7 @@ def attempt(make: Any, numbers: random.Random) -> bool:
     except PRUError:
         return False
     finally:
-        assert time.monotonic() - start < 2
+        assert time.process_time() - start < 2
     return True
 
 
