@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import subprocess
 import sys
@@ -15,8 +16,10 @@ WORDS = [f"w{number}" for number in range(40)]
 
 
 def sweep(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """``pru sweep`` with one thread, as Ray gives it to a trial: the weights are then the same to the bit."""
     command = [sys.executable, "-m", "torch_pru", "sweep", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=1200)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=1200, env=environment)
 
 
 def write_text(folder: Path) -> Path:

@@ -14,7 +14,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +22,7 @@ from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config
 from torch_pru.lm.lock import locked
 from torch_pru.lm.recipe import config_text, read_config
-from torch_pru.lm.sweep import Grid, Range
+from torch_pru.lm.sweep import Grid, Range, as_typed
 from torch_pru.lm.training import Interrupted, TrainingProgress, resume, train
 from torch_pru.lm.training.peers import versions
 
@@ -43,8 +42,11 @@ except ImportError as error:
 RETRIES = 5
 """How often a trial is retried after its process or its machine was lost."""
 
-LOCK_PATIENCE = 120.0
+LOCK_PATIENCE = 600.0
 """Seconds to wait for a run folder: the process that had it may outlive the connection to its machine."""
+
+REPORT_PATIENCE = 60.0
+"""Seconds until a report must have been fetched, or the sweep has lost this process, which then ends."""
 
 LOCAL_MEMORY = 200 << 20
 """Bytes of the object store of a cluster on this machine alone; trials exchange next to nothing."""
@@ -76,7 +78,12 @@ class Trial(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         """Wait for the next report."""
-        return self.reports.get()
+        alive = True
+        while alive:
+            alive = self.thread.is_alive()
+            with suppress(queue.Empty):
+                return self.reports.get(timeout=1)
+        raise RuntimeError("training ended because nobody had asked for its report")  # the trial is retried
 
     def cleanup(self) -> None:
         """Save the run, if it is still being trained, and wait for that."""
@@ -95,7 +102,7 @@ class Trial(tune.Trainable):
                 resume(self.path, progress=self._report)
             else:
                 train(self.config_of_run, self.path, progress=self._report)
-        except (Stopped, Interrupted):
+        except (Stopped, Interrupted, queue.Full):
             return
         except PRUError as error:  # would be raised by a retry, too
             last["error"] = str(error)
@@ -122,7 +129,7 @@ class Trial(tune.Trainable):
             "run": str(self.path),
         }
         if not self.stopped.is_set() and not (progress.ended and progress.stop_reason):
-            self.reports.put(report)
+            self.reports.put(report, timeout=REPORT_PATIENCE)
         if self.stopped.is_set():
             raise Stopped
 
@@ -291,9 +298,7 @@ def fit_optuna(grid: Grid, folder: Path, scheduler: Any, watch: Watch) -> None:
         if known:
             past["points_to_evaluate"] = [chosen_of(grid, run.config) for run in known]
             past["evaluated_rewards"] = [run.epochs()[-1]["best_valid_loss"] for run in known]
-        searcher = OptunaSearch(
-            partial(define_space, grid=grid), metric="valid_loss", mode="min", seed=len(known), **past
-        )
+        searcher = OptunaSearch(space_of(grid), metric="valid_loss", mode="min", seed=len(known), **past)
     except (ImportError, AssertionError) as error:
         raise PRUError("sampler='optuna' needs optuna; pip install 'torch-pru[ray]'") from error
     at_once = max(1, int(ray.cluster_resources().get("CPU", 1) / grid.resources.get("cpus", 1)))
@@ -303,28 +308,35 @@ def fit_optuna(grid: Grid, folder: Path, scheduler: Any, watch: Watch) -> None:
     fit(grid, {"grid": grid, "folder": str(folder)}, config, watch)
 
 
-def define_space(trial: Any, grid: Grid) -> None:
+def space_of(grid: Grid) -> dict[str, Any]:
     """The search space in Optuna's terms."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    space: dict[str, Any] = {}
     for key, choices in grid.search.items():
-        name = f"chosen/{key}"
         if not isinstance(choices, Range):
-            trial.suggest_categorical(name, list(choices))
+            space[f"chosen/{key}"] = CategoricalDistribution(list(choices))
         elif choices.integers:
-            trial.suggest_int(name, int(choices.low), int(choices.high), log=choices.log)
+            space[f"chosen/{key}"] = IntDistribution(int(choices.low), int(choices.high), log=choices.log)
         else:
-            trial.suggest_float(name, choices.low, choices.high, log=choices.log)
+            space[f"chosen/{key}"] = FloatDistribution(choices.low, choices.high, log=choices.log)
+    return space
 
 
 def chosen_of(grid: Grid, config: Config) -> dict[str, Any]:
     """What a run has for the settings that are searched, in Optuna's terms."""
     from torch_pru.lm.config import flat_settings
-    from torch_pru.lm.sweep import as_typed
 
     found = flat_settings(config)
-    return {
-        f"chosen/{key}": found[key] if isinstance(choices, Range) else as_typed(found[key])
-        for key, choices in grid.search.items()
-    }
+    return {f"chosen/{key}": choice_of(choices, found[key]) for key, choices in grid.search.items()}
+
+
+def choice_of(choices: Range | Sequence[str], value: Any) -> Any:
+    """The choice that led to a setting: the texts of numbers are rounded, and 5 becomes 5.0."""
+    if isinstance(choices, Range):
+        return min(max(value, choices.low), choices.high)
+    same = [text for text in choices if text == as_typed(value)]
+    return same[0] if same else next(text for text in choices if float(text) == value)
 
 
 def fit(grid: Grid, space: dict[str, Any], config: tune.TuneConfig, watch: Watch) -> None:
