@@ -75,6 +75,8 @@ CALLS: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_few_files(name: str):
     make, most = CALLS[name]
+    if (reason := native.missing_reason()) is not None and name == "a layer":
+        pytest.skip(reason)  # the next test counts the files of this case
     files = files_of(make())
     assert len(files) <= most, files
 
