@@ -27,7 +27,8 @@ from torch_pru.page.server import PageServer
 from torch_pru.page.site import page_files, read
 
 ROOT = Path(__file__).parents[1]
-WORDS, KEYS = 200, 100  # words that are there already, keys that are then pressed
+WORDS, LONG = 200, 2000  # words that are there already, and those of a long text
+KEYS = 100  # that are then pressed
 OPENINGS = 5
 TYPED = "and the people said unto him that they would not go up to the house of the king in the morning " * 3
 
@@ -64,6 +65,7 @@ def about_this_machine(browser: Browser) -> dict[str, str | int]:
         "processor": processors[0],
         "cores": len(processors),
         "words before": WORDS,
+        "words before, long text": LONG,
         "keys": KEYS,
     }
 
@@ -76,7 +78,9 @@ def measured(browser: Browser, run: RunFolder, *, int8: bool) -> dict[str, Any]:
     with PageServer(files) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         first = [first_suggestion(browser, server.url) for _ in range(OPENINGS)]
-        keys = key_times(browser, server.url, start_of(run))
+        start = start_of(run)
+        keys = key_times(browser, server.url, start)
+        long = key_times(browser, server.url, f"{start}\n" * (LONG // WORDS))
         server.shutdown()
     return {
         "run": run.config.name,
@@ -88,6 +92,8 @@ def measured(browser: Browser, run: RunFolder, *, int8: bool) -> dict[str, Any]:
         "keys answered": len(keys),
         "key ms, median": round(keys[len(keys) // 2], 1),
         "key ms, 95th percentile": round(keys[int(0.95 * len(keys))], 1),
+        "keys answered, long text": len(long),
+        "key ms, median, long text": round(long[len(long) // 2], 1),
     }
 
 
@@ -118,7 +124,7 @@ def key_times(browser: Browser, url: str, text: str) -> list[float]:
     """Sorted milliseconds of 100 keys at the end of a text, typed at eight keys a second."""
     page = opened(browser, url)
     page.fill("textarea", text)
-    page.locator(".panel:not([aria-busy])").wait_for()
+    page.locator(".panel:not([aria-busy])").wait_for(timeout=200_000)
     page.wait_for_timeout(1000)
     page.evaluate("performance.clearMeasures()")
     page.locator("textarea").press_sequentially(TYPED[:KEYS], delay=125)

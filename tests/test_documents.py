@@ -140,6 +140,7 @@ def test_sizes_and_times_of_the_page_are_those_of_the_record() -> None:
             f"{row['first suggestion ms'] / 1000:.1f} s",
             f"{row['key ms, median']:.0f} ms",
             f"{row['key ms, 95th percentile']:.0f} ms",
+            f"{row['key ms, median, long text']:.0f} ms",
         ]
         for row in record["rows"]
     ]
@@ -149,6 +150,7 @@ def test_sizes_and_times_of_the_page_are_those_of_the_record() -> None:
     others = {row["page and runtime MB"] for row in record["rows"]}
     assert f"Chromium {about['chromium'].partition('.')[0]} on {about['cores']} cores" in text
     assert f"{about['words before']} words" in text
+    assert f"{about['words before, long text']:,} words" in text
     assert f"{about['keys']} keys" in text
     assert f"{max(others):.1f} MB more" in text
     plain = [row for row in record["rows"] if row["weights"] == "float32"]

@@ -215,7 +215,7 @@ def test_a_run_without_weights_is_named(corpus: Path, tmp_path: Path) -> None:
     (bare / "vocabulary.txt").unlink()  # as in the copies that `pru report --keep` makes
     status, shown, errors = pru("analyze", bare, "--out", tmp_path / "out")
     assert status == 0, errors
-    assert f"the run in {bare} has metrics and no checkpoints" in shown
+    assert f"the run in {bare} has a log but no checkpoints" in shown
     assert {path.stem for path in (tmp_path / "out").glob("*.json")} == {"curves", "sweep"}
 
 

@@ -89,7 +89,7 @@ def impossible_batch(run: Path) -> None:
 
 FAULTS = [
     (lose_run, "there is no run in"),
-    (lose_weights, "has metrics and no checkpoints"),
+    (lose_weights, "has a log but no checkpoints"),
     (damage_weights, "every checkpoint in"),
     (lose_text, "there is no corpus 'nowhere'"),
     (move_text, "is no longer at /old/text; put it back, or change corpus in "),

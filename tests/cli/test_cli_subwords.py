@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_text_and_resuming(run: Path, recipe: Path):
     shown = pru("generate", run, "--prompt", "the cat", "--words", 12, "--seed", 1)
     assert shown.startswith("the cat")
     assert "Ġ" not in shown
-    assert "tokenizer.json    ok  " in pru("verify", run)
+    assert re.search(r"^tokenizer\.json +ok ", pru("verify", run), flags=re.M)
     pru("resume", run)
     pru("train", recipe, "--out", run.parent, "--set", f"tokenizer={run / 'tokenizer.json'}", "--name", "b")
     assert (run.parent / "b" / "tokenizer.json").read_bytes() == (run / "tokenizer.json").read_bytes()

@@ -64,7 +64,8 @@ def compare(
     """Compare two groups of runs.
 
     Prints the difference between the mean perplexities, with two intervals: one over seeds (Welch, 95%), and
-    one over seeds and blocks of tokens (bootstrap). Also says whether the first lies within --margin.
+    one over seeds and blocks of tokens (bootstrap). Also says whether the interval over seeds
+    lies within --margin.
 
     Reads the scores that `pru evaluate` has recorded; nothing is trained or scored.
     """

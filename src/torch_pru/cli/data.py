@@ -20,7 +20,8 @@ TOKENS_HELP = (
     "learned from the text), a tokenizers file (*.json), or auto."
 )
 SUBWORDS = "subwords: frequent words, parts of words, and single bytes"
-VOCABULARY_HELP = "Keep at most N tokens, the most frequent that occur twice or more; others become <unk>."
+VOCABULARY = 10_000
+VOCABULARY_HELP = "Keep the N most frequent of the tokens that occur at least twice; all others become <unk>."
 
 
 def data(
@@ -37,14 +38,14 @@ def data(
         ),
     ] = None,
     tokenizer: Annotated[str, typer.Option("--tokens", metavar="KIND", help=TOKENS_HELP)] = "auto",
-    vocabulary: Annotated[int, typer.Option(min=3, metavar="N", help=VOCABULARY_HELP)] = 10_000,
+    vocabulary: Annotated[int, typer.Option(min=3, metavar="N", help=VOCABULARY_HELP)] = VOCABULARY,
 ) -> None:
     """Download a corpus, or prepare text.
 
     Train on it with pru train --corpus NAME. It is stored in $PRU_DATA, or in your cache folder. For a single
     run, pru train --text FILE does both steps.
 
-    A copy of a published corpus must be the published text, byte for byte.
+    With --from, the files of a published corpus must be the published ones, byte for byte.
     """
     console = output()
     if name in (*CORPORA, BUILT_IN):

@@ -35,8 +35,8 @@ def score(
         bool,
         typer.Option(
             "--bos/--no-bos",
-            help="Read an <eos> before the text, so that the first word has a score. With --no-bos it "
-            "has none, as in pru evaluate.",
+            help="Score the first token, too, as if an <eos> stood before it: there is no token for the "
+            "beginning of a text. With --no-bos it has no score, as in pru evaluate.",
         ),
     ] = True,
     adapt: Annotated[
@@ -45,11 +45,11 @@ def score(
     cache: Annotated[bool, typer.Option("--cache", help="Remember recent words (continuous cache).")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
 ) -> None:
-    """Print every word's log-probability.
+    """Print log-probabilities of tokens.
 
-    The text is split into words as the run's corpus is, with <eos> after every line. The columns are the
-    word, its log-probability (natural logarithm), its surprisal in bits, and 1 for a word outside the run's
-    vocabulary. The totals are printed to standard error.
+    The text is split into tokens as the run's corpus is, with <eos> after every line. The columns are the
+    token, its log-probability (natural logarithm), its surprisal in bits, and 1 if it is outside the run's
+    vocabulary, else 0. The totals are printed to standard error.
 
     A text of any length is read in constant memory.
     """

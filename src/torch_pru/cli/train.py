@@ -16,7 +16,7 @@ import typer
 
 from torch_pru.cli.checks import check_recipes
 from torch_pru.cli.console import messages, processes, rank, say
-from torch_pru.cli.data import TOKENS_HELP, VOCABULARY_HELP, prepared, split_line, unknown_line
+from torch_pru.cli.data import TOKENS_HELP, VOCABULARY, VOCABULARY_HELP, prepared, split_line, unknown_line
 from torch_pru.cli.running import Task, carry_out, ends_with_scores, new_folders
 from torch_pru.cli.settings import SET_HELP, parse_settings
 from torch_pru.errors import PRUError
@@ -59,7 +59,10 @@ def train(
         ),
     ] = None,
     tokenizer: Annotated[str, typer.Option("--tokens", metavar="KIND", help=TOKENS_HELP)] = "auto",
-    vocabulary: Annotated[int, typer.Option(min=3, metavar="N", help=VOCABULARY_HELP)] = 10_000,
+    vocabulary: Annotated[
+        int | None,
+        typer.Option(min=3, metavar="N", help=VOCABULARY_HELP, show_default=str(VOCABULARY)),
+    ] = None,
     minutes: Minutes = None,
     name: Name = None,
     unit: Unit = None,
@@ -98,7 +101,7 @@ def train(
     other.
 
     Ctrl-C saves the run and stops; pru resume continues it. If a run was started with --into RUN, repeating
-    the command continues it, too. torchrun does so after a failure: torchrun --nproc-per-node 2
+    the command continues it, too. torchrun repeats it after a failure: torchrun --nproc-per-node 2
     --max-restarts 3 -m torch_pru train RECIPE --into RUN.
     """
     given = {"unit": unit, "levels": levels, "groups": groups, "epochs": epochs, "batch": batch}
@@ -111,9 +114,11 @@ def train(
             raise PRUError("--text and --corpus cannot be used together; give one of them")
         if tokenizer == "auto":
             tokenizer = changes.pop("tokenizer", tokenizer)
-        changes["corpus"] = read_text_files(files, tokenizer, vocabulary)
+        changes["corpus"] = read_text_files(files, tokenizer, vocabulary or VOCABULARY)
     elif tokenizer != "auto":
         raise PRUError(f"--tokens {tokenizer} is for --text; for a corpus, use --set tokenizer={tokenizer}")
+    elif vocabulary is not None:
+        raise PRUError(f"--vocabulary {vocabulary} is for --text; a corpus has its own vocabulary")
     loaded = [named_config(config, name) for config in chosen_configs(names, changes, minutes)]
     if into is not None:
         train_into(into, loaded, [name, seeds > 1, text])

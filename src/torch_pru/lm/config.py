@@ -80,7 +80,7 @@ def check_tokenizer(tokenizer: str) -> None:
         if int(found[1]) < FEWEST_SUBWORDS:
             raise PRUError(f"tokenizer={shown(tokenizer)} is too small; use at least bpe:{FEWEST_SUBWORDS}")
     elif not is_subwords(tokenizer):
-        kinds = ("auto", "words", "cased-words", "characters", "spaces", "bpe:8000")
+        kinds = ("auto", "words", "cased-words", "characters", "spaces", "bpe:N", "FILE.json")
         check_choice("tokenizer", tokenizer, kinds)
     check_encodable("tokenizer", tokenizer)
 

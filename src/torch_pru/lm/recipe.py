@@ -112,7 +112,8 @@ def parse_overrides(overrides: Mapping[str, str] | None) -> dict[str, Any]:
     values = {}
     for key, text in (overrides or {}).items():
         if key not in section_of():
-            hint = did_you_mean(key.rpartition(".")[2], section_of())  # no setting needs its section
+            name = key.rpartition(".")[2]  # no setting needs its section
+            hint = did_you_mean(name, section_of()) or "; pru settings lists all"
             raise PRUError(f"--set {key}={text}: {key!r} is not a setting{hint}")
         value = parse_value(text)
         values[key] = text if is_text(key) and not isinstance(value, str) else value  # corpus=2024
@@ -138,7 +139,7 @@ def find_recipe(name: str, *, beside: Path) -> Path:
         return path
     path = FOLDER / f"{name}.toml"
     if not path.is_file():
-        hint = did_you_mean(name, list_recipes())
+        hint = did_you_mean(name, list_recipes()) or "; pru recipes lists all"
         if (beside / name).exists():
             hint = "; a recipe file ends in .toml; for text of your own use --text"
         raise PRUError(f"there is no recipe {name!r}{hint}")

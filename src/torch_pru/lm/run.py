@@ -182,8 +182,8 @@ class RunFolder:
         if not saved_numbers(self.checkpoints):
             if self.files.size(METRICS):  # a run saves before its first line
                 raise PRUError(
-                    f"the run in {self.path} has metrics and no checkpoints: it is a copy without them, or "
-                    f"they were removed; use the run that it was copied from, or put {self.checkpoints} back"
+                    f"the run in {self.path} has a log but no checkpoints; use the folder that it was copied "
+                    f"from, or put its checkpoints back"
                 )
             return None
         words = self.word_count()

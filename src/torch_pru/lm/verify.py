@@ -177,7 +177,7 @@ def look_at_scores(files: Folder) -> str:
     scores = load_scores(files.path)
     if scores is None:
         raise MissingFileError(SCORES)
-    return f"scores by {', '.join(scores.results) or 'no method'}"
+    return f"scored: {', '.join(scores.results) or 'nothing'}"
 
 
 def log_steps(files: Folder) -> int:

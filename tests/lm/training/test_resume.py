@@ -341,7 +341,7 @@ def test_a_run_whose_checkpoints_are_gone_is_left_as_it_is(whole: Path, tmp_path
     path = shutil.copytree(whole, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
     (path / "scores.json").write_text("{}")
     for use in (lambda: resume(path), lambda: finetune(path), RunFolder.open(path).model):
-        with pytest.raises(PRUError, match="has metrics and no checkpoints: it is a copy") as caught:
+        with pytest.raises(PRUError, match="has a log but no checkpoints; use the folder") as caught:
             use()
         assert "pru resume" not in str(caught.value)
     assert (path / "scores.json").exists()
