@@ -178,7 +178,30 @@ def compiled(measure: Measure) -> list[Row]:
                 eager = functools.partial(run_module, pru, what, (x,))
                 rows.append(measure.row(f"{name}, {what}", size, run, eager))
         rows += [new_length(forms["compiled"], width, steps) for steps in (83, 90)]
+    return rows + compiled_product(measure)
+
+
+def compiled_product(measure: Measure) -> list[Row]:
+    """What a call of anything compiled costs: one small product, which a compiler cannot make faster."""
+    product, x = nn.Linear(32, 32), torch.randn(20, 32)
+    module, size = torch.compile(product), "nn.Linear, 32 units, B=20"
+    rows = []
+    for what in BOTH:
+        calls = [functools.partial(run_linear, one, what, x) for one in (module, product)]
+        calls[0]()
+        rows.append(measure.row(f"compiled, {what}", size, *calls))
     return rows
+
+
+def run_linear(module: Callable[[Tensor], Tensor], what: str, x: Tensor) -> None:
+    """A pass of a module without states."""
+    if what == "forward":
+        with torch.no_grad():
+            module(x)
+        return
+    given = x.detach().requires_grad_()
+    y = module(given)
+    torch.autograd.grad(y, [given], torch.ones_like(y))
 
 
 def new_length(module: Callable[[Tensor], object], width: int, steps: int) -> Row:
