@@ -26,7 +26,7 @@ from timing import interleaved, table, write_record
 from torch import Tensor, nn
 
 from torch_pru import PRU
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.config import ModelConfig, RegularizationConfig
 from torch_pru.lm.evaluation.static import perplexity, score
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.run import RunFolder
@@ -95,7 +95,7 @@ def random_tables(rounds: int) -> list[Table]:
     by_pytorch = [(name, exported_by_pytorch(each)) for name, each in dimensions.items()]
     times = []
     for name, (config, words) in MODELS.items():
-        model = LanguageModel(config, RegularisationConfig(), words).eval()
+        model = LanguageModel(config, RegularizationConfig(), words).eval()
         with tempfile.TemporaryDirectory() as folder:
             times.append((name, *token_row(model, Path(folder), rounds)))
     return [
@@ -149,7 +149,7 @@ def exported_by_pytorch(steps: object) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """The first line of the error behind it all, without colours."""
+    """The first line of the error behind it all, without colors."""
     while error.__cause__ is not None:
         error = error.__cause__
     first = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines()[0]

@@ -116,7 +116,7 @@ def pass_once(model: Any, masks: Masks, text: Tensor, state: Any, *, overlapped:
         for one in (model.parameters() if overlapped else ())
     ]
     hidden = model.hidden(text[:-1], state, masks)
-    loss = model.nll(hidden.dropped, text[1:], masks).mean() + penalties(hidden, model.regularisation)
+    loss = model.nll(hidden.dropped, text[1:], masks).mean() + penalties(hidden, model.regularization)
     loss.backward()
     if overlapped:
         for work in works:

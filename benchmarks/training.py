@@ -95,7 +95,7 @@ def _prepare(row: Row, device: torch.device) -> tuple[TrainingStep, Tensor]:
     config = row.config
     words = WORDS[config.data.corpus]
     model = build_model(config, words, device).train()
-    decay = config.regularisation.weight_decay
+    decay = config.regularization.weight_decay
     optimizer = AveragedSGD(model.parameters(), clip=config.training.clip, weight_decay=decay)
     optimizer.start_averaging()
     masks = Masks(torch.Generator(device).manual_seed(1))

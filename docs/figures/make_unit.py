@@ -1,6 +1,6 @@
 """Draw the unit: python docs/figures/make_unit.py writes unit.svg beside this file.
 
-The colours follow the reader's light or dark theme.
+The colors follow the reader's light or dark theme.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// One model's view of the text: coloured words, suggestions, perplexities, and the picture of its unit.
+// One model's view of the text: colored words, suggestions, perplexities, and the picture of its unit.
 
 import { drawInfluences } from './context-picture.js';
 import { afterPause, element, fromTemplate } from './dom.js';
@@ -69,7 +69,7 @@ export class Panel {
     scores.forEach((score, at) => {
       this.scores[from + at] = score;
     });
-    this.colour(from, from + scores.length);
+    this.color(from, from + scores.length);
     this.showScores();
     if (this.scores.length < this.strings.length) {
       this.part('progress').textContent = `read ${this.scores.length} of ${this.strings.length} words`;
@@ -145,8 +145,8 @@ export class Panel {
     this.root.setAttribute('aria-busy', 'true');
     this.model.read(strings, { have, at, prefix: typed?.token ?? '', memory });
     this.reading.show(text, this.tokens);
-    if (switched) this.colour(0, this.scores.length);
-    if (count < this.tokens.length) this.reading.colour(count, null);
+    if (switched) this.color(0, this.scores.length);
+    if (count < this.tokens.length) this.reading.color(count, null);
     this.showScores();
     this.settled?.(); // of the text before
     return new Promise((resolve) => {
@@ -182,8 +182,8 @@ export class Panel {
 
   // What is shown.
 
-  colour(from, to) {
-    for (let at = from; at < to; at++) this.reading.colour(at, bits(this.logProbability(at)), this.scores[at].known);
+  color(from, to) {
+    for (let at = from; at < to; at++) this.reading.color(at, bits(this.logProbability(at)), this.scores[at].known);
   }
 
   logProbability(at) {

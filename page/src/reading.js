@@ -1,4 +1,4 @@
-// A text whose words are coloured by their surprisal.
+// A text whose words are colored by their surprisal.
 
 import { element } from './dom.js';
 import { shade } from './numbers.js';
@@ -10,7 +10,7 @@ export class Reading {
     this.tail = document.createTextNode('');
   }
 
-  /** Show a text with its tokens; words that are the same as before keep their colours. */
+  /** Show a text with its tokens; words that are the same as before keep their colors. */
   show(text, tokens) {
     let kept = 0;
     let end = 0;
@@ -55,8 +55,8 @@ export class Reading {
     return word === text.slice(start, end) && before === text.slice(from, start);
   }
 
-  /** Colour word `at`; `surprisal` is in bits, or null for a word without a score. */
-  colour(at, surprisal, known = true) {
+  /** Color word `at`; `surprisal` is in bits, or null for a word without a score. */
+  color(at, surprisal, known = true) {
     const { span } = this.words[at] ?? {};
     if (!span) return;
     const name = surprisal === null ? 'word' : `word shade-${shade(surprisal)}${known ? '' : ' unknown'}`;

@@ -55,20 +55,20 @@ export class UnitPicture {
 function wordRows(levels, structure, number) {
   const origin = number ? 'Output of the layer before' : 'The word';
   const meaning = levels.length > 1 ? 'in full, and coarser' : 'as it comes in';
-  const colourOf = diverging(largest(levels[0]));
+  const colorOf = diverging(largest(levels[0]));
   const body = element('tbody', {});
   levels.forEach((values, level) => {
     const row = element('tr', {});
     if (level === 0) row.append(rowHead(origin, meaning, levels.length));
-    row.append(levelCell(values, level, structure, colourOf));
+    row.append(levelCell(values, level, structure, colorOf));
     body.append(row);
   });
   if (levels.length > 1) body.append(readersRow(structure));
   return body;
 }
 
-function levelCell(values, level, { pooling, group_sizes: groups }, colourOf) {
-  const strip = drawnStrip(values, colourOf, { 'aria-hidden': 'true' });
+function levelCell(values, level, { pooling, group_sizes: groups }, colorOf) {
+  const strip = drawnStrip(values, colorOf, { 'aria-hidden': 'true' });
   strip.style.setProperty('--width', `${100 / 2 ** level}%`);
   const size = `${values.length} features${level ? `, ${POOLED[pooling]} level ${level}` : ''}`;
   const label = element('span', { class: `label level-${level % 4}` }, `level ${level + 1}`);
@@ -99,11 +99,11 @@ function groupBounds({ group_sizes: sizes }) {
 
 /** What the units hold: each group reads only its own part of the context. */
 function stateRow(name, meaning, values, structure) {
-  const colourOf = diverging(largest(values));
+  const colorOf = diverging(largest(values));
   const row = element('tr', { class: 'state' }, rowHead(name, meaning));
   groupBounds(structure).forEach(([start, end], group) => {
     const label = `${name.toLowerCase()}, group ${group + 1}`;
-    const strip = drawnStrip(values.subarray(start, end), colourOf, { role: 'img', 'aria-label': label });
+    const strip = drawnStrip(values.subarray(start, end), colorOf, { role: 'img', 'aria-label': label });
     row.append(element('td', {}, strip));
   });
   return row;
@@ -113,11 +113,11 @@ function stateRow(name, meaning, values, structure) {
 function gateRow({ row: number, name, meaning }, gates, structure) {
   const row = element('tr', {}, rowHead(name, meaning));
   const all = gates.subarray(number * structure.units, (number + 1) * structure.units);
-  const colourOf = sequential();
+  const colorOf = sequential();
   for (const [start, end] of groupBounds(structure)) {
     const values = all.subarray(start, end);
     const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
-    const strip = drawnStrip(values, colourOf, { 'aria-hidden': 'true' });
+    const strip = drawnStrip(values, colorOf, { 'aria-hidden': 'true' });
     row.append(element('td', {}, strip, element('span', { class: 'open' }, percent(mean))));
   }
   return row;
@@ -128,23 +128,23 @@ function rowHead(name, meaning, rows = 1) {
 }
 
 /** A canvas with one pixel for each value; the style sheet stretches them. */
-function drawnStrip(values, colourOf, attributes) {
+function drawnStrip(values, colorOf, attributes) {
   const canvas = element('canvas', { width: values.length, height: 1, ...attributes });
   canvas.classList.toggle('many', values.length > 256);
   const context = canvas.getContext('2d');
   const image = context.createImageData(values.length, 1);
-  values.forEach((value, at) => image.data.set([...colourOf(value), 255], 4 * at));
+  values.forEach((value, at) => image.data.set([...colorOf(value), 255], 4 * at));
   context.putImageData(image, 0, 0);
   return canvas;
 }
 
-/** For the colours: the largest value without its sign. */
+/** For the colors: the largest value without its sign. */
 function largest(values) {
   return Math.max(...Array.from(values, Math.abs));
 }
 
 function diverging(limit) {
-  const [low, middle, high] = colours('--low', '--middle', '--high');
+  const [low, middle, high] = colors('--low', '--middle', '--high');
   return (value) => {
     const share = Math.max(-1, Math.min(1, value / (limit || 1)));
     return blend(middle, share < 0 ? low : high, Math.abs(share));
@@ -152,7 +152,7 @@ function diverging(limit) {
 }
 
 function sequential() {
-  const [closed, open] = colours('--closed', '--open-gate');
+  const [closed, open] = colors('--closed', '--open-gate');
   return (value) => blend(closed, open, value);
 }
 
@@ -160,8 +160,8 @@ function blend(from, to, share) {
   return from.map((value, at) => Math.round(value + share * (to[at] - value)));
 }
 
-/** Colours of the style sheet, `#rrggbb`, as numbers. */
-function colours(...names) {
+/** Colors of the style sheet, `#rrggbb`, as numbers. */
+function colors(...names) {
   const style = getComputedStyle(document.documentElement);
   return names.map((name) => {
     const hex = style.getPropertyValue(name).trim().slice(1);

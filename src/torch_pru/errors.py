@@ -56,14 +56,19 @@ def check_choice(argument: str, value: object, choices: Iterable[str]) -> None:
     """Raise unless ``value`` is one of ``choices``."""
     choices = list(choices)
     if not isinstance(value, str) or value not in choices:
-        accepted = ", ".join(repr(choice) for choice in choices)
         hint = did_you_mean(value, choices) if isinstance(value, str) else ""
-        raise PRUError(f"{given(argument, value)} is not known; use one of {accepted}{hint}")
+        raise PRUError(f"{given(argument, value)} is not known; use {either(map(repr, choices))}{hint}")
 
 
 def given(argument: str, value: object) -> str:
     """An argument and its value as they were written: ``split='tset'``, or ``--split tset``."""
     return f"{argument} {value}" if argument.startswith("--") else f"{argument}={shown(value)}"
+
+
+def either(choices: Iterable[str]) -> str:
+    """``"a, b or c"``."""
+    *others, last = choices
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 LARGEST_SIZE = 2**63 - 1  # of a PyTorch dimension

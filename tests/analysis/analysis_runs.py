@@ -52,7 +52,7 @@ def model_of(kind: str, words: int, seed: int = 0, dtype: torch.dtype = torch.fl
     """A model whose weights are large enough that it has opinions."""
     config = config_of(kind, Path("nowhere"))
     torch.manual_seed(seed)
-    model = LanguageModel(config.model, config.regularisation, words).to(dtype)
+    model = LanguageModel(config.model, config.regularization, words).to(dtype)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))

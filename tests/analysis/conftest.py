@@ -19,7 +19,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("analysed")
+    folder = tmp_path_factory.mktemp("analyzed")
     return {kind: write_run(folder / kind, kind, corpus) for kind in ("pru", "lstm")}
 
 

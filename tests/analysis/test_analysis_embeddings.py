@@ -12,7 +12,7 @@ from analysis_runs import model_of
 from torch_pru.analysis import embedding_variance, majority_tags, speech
 from torch_pru.analysis.speech import sentences_of
 from torch_pru.errors import PRUError
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.config import ModelConfig, RegularizationConfig
 from torch_pru.lm.data import Vocabulary, load_corpus
 from torch_pru.lm.model import LanguageModel
 
@@ -27,7 +27,7 @@ def literal_variance(vectors: list[list[float]]) -> float:
 
 
 def literal_level(vector: list[float]) -> list[float]:
-    """Every second mean of three neighbours, zeros beyond the ends."""
+    """Every second mean of three neighbors, zeros beyond the ends."""
     padded = [0.0, *vector, 0.0]
     return [sum(padded[at : at + 3]) / 3 for at in range(0, len(vector), 2)]
 
@@ -67,10 +67,10 @@ def test_the_control_has_the_scale_of_each_dimension() -> None:
 
 
 def test_the_control_has_the_mean_of_each_dimension() -> None:
-    """Where every second dimension is far above its neighbours, the maxima are those dimensions."""
+    """Where every second dimension is far above its neighbors, the maxima are those dimensions."""
     words = [f"w{number}" for number in range(2000)]
     config = ModelConfig(embedding=8, hidden=(8,), levels=2, pooling="max")
-    model = LanguageModel(config, RegularisationConfig(), len(words))
+    model = LanguageModel(config, RegularizationConfig(), len(words))
     with torch.no_grad():
         model.embedding.weight.normal_(generator=torch.Generator().manual_seed(1))
         model.embedding.weight[:, ::2] += 100

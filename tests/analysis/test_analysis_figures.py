@@ -30,7 +30,7 @@ WORDS = ["<eos>", "two", "or", "three", "weeks", "ago"]
 
 
 def legend(figure: Figure) -> dict[str, Any]:
-    """The colour of each label's mark."""
+    """The color of each label's mark."""
     (found,) = figure.legends
     texts = [text.get_text() for text in found.get_texts()]
     return {
@@ -64,12 +64,12 @@ def test_confidence_has_the_counts_of_each_run() -> None:
     }
     figure = confidence.draw(data)
     (axes,) = figure.axes
-    colours = list(legend(figure).values())
+    colors = list(legend(figure).values())
     assert list(legend(figure)) == ["pru: mean 0.60", "lstm: mean 0.40"]
-    for found, outline, mean, colour in zip(data.values(), axes.patches, axes.lines, colours, strict=True):
+    for found, outline, mean, color in zip(data.values(), axes.patches, axes.lines, colors, strict=True):
         values, edges, _ = outline.get_data()
         assert (values.tolist(), edges.tolist()) == (found.counts, found.edges)
-        assert to_rgba(outline.get_edgecolor()) == to_rgba(colour) == to_rgba(mean.get_color())
+        assert to_rgba(outline.get_edgecolor()) == to_rgba(color) == to_rgba(mean.get_color())
         assert points(mean) == [(found.mean, 0)]
 
 
@@ -86,7 +86,7 @@ def test_embeddings_have_the_model_filled_and_the_control_hollow() -> None:
         assert [list(values) for values in marks.values()] == [own]
 
 
-def test_saliency_colours_each_word_of_the_context_by_its_relevance() -> None:
+def test_saliency_colors_each_word_of_the_context_by_its_relevance() -> None:
     relevance = [0.5, 2.0, 0.0, 1.0, 0.0, 0.0]
     found = Saliency(WORDS, 4, "weeks", 0.5, relevance, [Guess("weeks", 0.5)])
     axes = saliency.draw({"pru": found}).axes[0]
@@ -119,19 +119,19 @@ def falling(model: str, start: float, epochs: int = 40) -> LearningCurve:
     return LearningCurve("ptb", model, list(range(1, epochs + 1)), [value - 30 for value in valid], valid)
 
 
-def test_curves_have_validation_above_training_in_the_colour_of_their_run() -> None:
+def test_curves_have_validation_above_training_in_the_color_of_their_run() -> None:
     data = {"a": falling("LSTM M=1000", 140), "b": falling("PRU g=4 M=1400", 130)}
     figure = curves.draw(data)
-    colours = legend(figure)
-    assert list(colours) == ["a, LSTM M=1000: best 101.00", "b, PRU g=4 M=1400: best 91.00"]
+    colors = legend(figure)
+    assert list(colors) == ["a, LSTM M=1000: best 101.00", "b, PRU g=4 M=1400: best 91.00"]
     assert [axes.get_title("left") for axes in figure.axes] == [
         "ptb, validation",
         "ptb, training, with dropout",
     ]
     drawn = [{line.get_color(): points(line) for line in axes.lines} for axes in figure.axes]
-    for curve, colour in zip(data.values(), colours.values(), strict=True):
-        assert drawn[0][colour] == list(zip(curve.epochs, curve.valid, strict=True))
-        assert drawn[1][colour] == list(zip(curve.epochs, curve.train, strict=True))
+    for curve, color in zip(data.values(), colors.values(), strict=True):
+        assert drawn[0][color] == list(zip(curve.epochs, curve.valid, strict=True))
+        assert drawn[1][color] == list(zip(curve.epochs, curve.train, strict=True))
 
 
 def test_the_first_epochs_do_not_flatten_the_curves() -> None:
@@ -169,7 +169,7 @@ def test_every_panel_has_numbers_on_its_axis(valid: list[float]) -> None:
         assert sum(low <= number <= high for number in numbers) >= 2
 
 
-def test_six_runs_in_one_figure_differ_in_colour_and_mark() -> None:
+def test_six_runs_in_one_figure_differ_in_color_and_mark() -> None:
     data = {f"run-{number}": falling(f"LSTM M={number}00", 140 + number) for number in range(10, 16)}
     figure = curves.draw(data)
     for axes in figure.axes:

@@ -43,7 +43,7 @@ def test_a_gpu_gives_the_numbers_of_the_cpu(kind: str) -> None:
 
 def test_the_papers_contexts_take_seconds() -> None:
     config = load_recipe("ptb-awd-pru-g4")
-    model = LanguageModel(config.model, config.regularisation, 10_000).cuda().eval()
+    model = LanguageModel(config.model, config.regularization, 10_000).cuda().eval()
     ids = torch.randint(0, 10_000, (73_760,))
     confidence(model, ids[:400])  # compiles the kernels
     start = time.perf_counter()

@@ -156,7 +156,7 @@ def test_a_finished_run_says_why_there_is_nothing_to_resume(run: Path) -> None:
 def test_finetune_and_report(run: Path) -> None:
     status, _, errors = invoke("finetune", run, "--set", "groups=2")
     assert status == 2
-    assert "finetuning --set groups=2: groups cannot be changed in finetuning" in errors
+    assert "pru: error: groups cannot be changed in finetuning" in errors
     pru("finetune", run, "--set", "temporal=2.5")
     finetuned = run.with_name("tiny-1-finetuned")
     document = pru("report", run, finetuned, "--paper")

@@ -102,7 +102,7 @@ def test_an_lstm_leaves_the_settings_of_the_pru_out(tmp_path: Path) -> None:
     _, errors = train(english(tmp_path / "a.txt"), "quickstart", *sizes, "--unit", "lstm", "--out", out)
     assert "note: an LSTM has no " in errors
     assert f"groups={recipe.model.groups}" in errors
-    assert "--groups 4: an LSTM has no such settings" in refusal("train", "--unit", "lstm", "--groups", 4)
+    assert "--groups 4: only a PRU has such settings" in refusal("train", "--unit", "lstm", "--groups", 4)
 
 
 CHINESE = "道可道，非常道。名可名，非常名。無名天地之始；有名萬物之母。\n" * 60

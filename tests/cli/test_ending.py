@@ -26,7 +26,7 @@ def test_the_ending(
     config = load_recipe("quickstart", {"embedding": "8", "hidden": "[8]", "groups": "2", "device": "cpu"})
     run = RunFolder.create(tmp_path / "my runs" / "quickstart-1", config, corpus)
     torch.manual_seed(1)
-    model = LanguageModel(config.model, config.regularisation, len(corpus.vocabulary))
+    model = LanguageModel(config.model, config.regularization, len(corpus.vocabulary))
     weights = dict(model.named_parameters())
     save_checkpoint(run.checkpoints, Checkpoint(weights, weights, {}))
     monkeypatch.setenv("COLUMNS", "40")

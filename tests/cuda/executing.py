@@ -4,7 +4,7 @@ The folder ``execution`` has what the text needs from CUDA: ``machine.cpp`` is t
 built-in functions, ``ptx.h`` those of ``kernels/ptx.cu``, and ``instructions.cpp`` what they do. Kernels get
 copies of tensors, with guards around them, filled with ones where the kernel is to write all of it. Shared
 memory starts as ones in each block. A deadlock, an address that is not aligned and an access outside of
-memory are reported as :class:`KernelError`. Time is not modelled, nor is the order in which other threads
+memory are reported as :class:`KernelError`. Time is not modeled, nor is the order in which other threads
 see stores: a fence that is missing goes unnoticed.
 """
 

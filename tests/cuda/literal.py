@@ -70,12 +70,12 @@ def make_problem(
 def hidden_before(out, h0, groups, lengths=None, reverse=False):
     """The hidden state (T, B, G, D) that each step started from, step by step and column by column."""
     steps, batch, width = out.shape
-    before, towards = torch.empty_like(out), 1 if reverse else -1
+    before, toward = torch.empty_like(out), 1 if reverse else -1
     for column in range(batch):
         length = steps if lengths is None else max(1, int(lengths[column]))
         starts = (length - 1, steps - 1) if reverse else (0,)  # past its length any state will do
         for t in range(steps):
-            state = h0[column].to(out.dtype) if t in starts else out[t + towards, column]
+            state = h0[column].to(out.dtype) if t in starts else out[t + toward, column]
             before[t, column] = state
     return before.view(steps, batch, groups, width // groups)
 

@@ -11,7 +11,7 @@ HOPPER = Device((9, 0), 132, 232448)
 BLACKWELL = Device((10, 0), 148, 232448)
 DEVICES = (AMPERE, HOPPER, BLACKWELL)
 ADA = Device((8, 9), 128, 101376)
-GEFORCE = Device((12, 0), 84, 101376)  # clusters, but less than half of a data centre's shared memory
+GEFORCE = Device((12, 0), 84, 101376)  # clusters, but less than half of a data center's shared memory
 
 # groups, units per group: every layer of the paper's models and the one-layer ablations
 PAPER = [(4, 350), (4, 100), (4, 150), (2, 600), (2, 200), (2, 300)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.config import ModelConfig, RegularizationConfig
 from torch_pru.lm.data import Vocabulary
 from torch_pru.lm.model import LanguageModel
 
@@ -35,7 +35,7 @@ def pru() -> LanguageModel:
 
 def language_model(name: str) -> LanguageModel:
     torch.manual_seed(0)
-    model = LanguageModel(CONFIGS[name], RegularisationConfig(), WORDS).eval()
+    model = LanguageModel(CONFIGS[name], RegularizationConfig(), WORDS).eval()
     for parameter in model.parameters():  # so that the words differ in probability, and the state matters
         torch.nn.init.normal_(parameter, std=0.3)
     return model

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Trainer, T
 from torch_pru import PRUError
 from torch_pru.hf import PRUCache, PRUConfig, PRUForCausalLM, PRUModel
 from torch_pru.hf.export import from_language_model
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.config import ModelConfig, RegularizationConfig
 from torch_pru.lm.data import Vocabulary
 from torch_pru.lm.evaluation import generate
 from torch_pru.lm.model import LanguageModel
@@ -163,11 +163,11 @@ def test_the_trainer_trains(pru: LanguageModel, vocabulary: Vocabulary, tmp_path
 
 def test_configurations_round_trip():
     model = ModelConfig(embedding=16, hidden=(24, 16), levels=3, pooling="max", pool_window=(3, 5), groups=4)
-    dropouts = RegularisationConfig()
+    dropouts = RegularizationConfig()
     config = PRUConfig.of(model, dropouts, 40)
     again = PRUConfig.from_dict(config.to_dict())
     assert again.model() == model
-    assert again.regularisation().weight_drop == dropouts.weight_drop
+    assert again.regularization().weight_drop == dropouts.weight_drop
     assert PRUConfig.of(ModelConfig(unit="lstm"), dropouts, 40).model().unit == "fused-lstm"
     with pytest.raises(PRUError, match="groups=3 does not divide"):
         PRUModel(PRUConfig(vocab_size=9, hidden_size=16, num_hidden_layers=1, groups=3))

@@ -20,7 +20,7 @@ pytest.importorskip("transformers", reason="needs the extra torch-pru[hf]")
 from torch_pru.hf.export import from_language_model
 from torch_pru.hf.tokenization import fast_tokenizer
 from torch_pru.lm import kenlm
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.config import ModelConfig, RegularizationConfig
 from torch_pru.lm.data import Vocabulary
 from torch_pru.lm.data.tokenizer import Tokenizer
 from torch_pru.lm.model import LanguageModel
@@ -41,7 +41,7 @@ def scorer() -> Scorer:
     torch.manual_seed(0)
     words = Vocabulary(["<eos>", "<unk>", *dict.fromkeys(SPOKEN.split())])
     config = ModelConfig(embedding=16, hidden=(24, 16), groups=2)
-    model = LanguageModel(config, RegularisationConfig(), len(words)).eval()
+    model = LanguageModel(config, RegularizationConfig(), len(words)).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return Scorer(model, words)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from torch_pru import PRU, GroupedLinear, PRUCell, PRUError
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.config import ModelConfig, RegularizationConfig
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.evaluation.dynamic import Adaptation, GradientStatistics
 from torch_pru.lm.evaluation.stepper import Stepper
@@ -47,7 +47,7 @@ def fake() -> Iterator[Fake]:
 
 def run_everything() -> None:
     """A training step, dynamic evaluation, generation, and what a layer is made of."""
-    rates = RegularisationConfig(weight_drop=0.5, output_dropout=0.3, activation=1.0, temporal=1.0)
+    rates = RegularizationConfig(weight_drop=0.5, output_dropout=0.3, activation=1.0, temporal=1.0)
     model = LanguageModel(ModelConfig(unit="pru", embedding=8, hidden=(16, 8), levels=2, groups=2), rates, 12)
     optimizer = AveragedSGD(model.parameters(), clip=0.25)
     step = TrainingStep(

@@ -15,7 +15,7 @@ import torch
 
 import torch_pru
 from torch_pru import PRU
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.config import ModelConfig, RegularizationConfig
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.training.distributed import World
@@ -52,7 +52,7 @@ def layer_call(steps: int) -> Callable[[], object]:
 
 def training_step() -> Callable[[], object]:
     """A step of training with every regularizer on."""
-    rates = RegularisationConfig(weight_drop=0.5, output_dropout=0.3, activation=1.0, temporal=1.0)
+    rates = RegularizationConfig(weight_drop=0.5, output_dropout=0.3, activation=1.0, temporal=1.0)
     model = LanguageModel(ModelConfig(unit="pru", embedding=8, hidden=(16, 8), levels=2, groups=2), rates, 12)
     optimizer = AveragedSGD(model.parameters(), clip=0.25)
     masks = Masks(torch.Generator().manual_seed(1))

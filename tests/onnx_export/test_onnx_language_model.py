@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 
 from torch_pru import PRUError
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.config import ModelConfig, RegularizationConfig
 from torch_pru.lm.model import LanguageModel
 from torch_pru.onnx import OnnxLanguageModel
 from torch_pru.onnx.int8 import quantize
@@ -31,7 +31,7 @@ CONFIGS = {
 
 def language_model(name: str) -> LanguageModel:
     torch.manual_seed(0)
-    model = LanguageModel(CONFIGS[name], RegularisationConfig(), WORDS)
+    model = LanguageModel(CONFIGS[name], RegularizationConfig(), WORDS)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     return model
@@ -69,7 +69,7 @@ def test_the_embedding_is_stored_once(tmp_path: Path):
     """It is also the decoder: a second, transposed copy would nearly double the file."""
     torch.manual_seed(0)
     config = ModelConfig(unit="pru", embedding=64, hidden=(64,))
-    model = LanguageModel(config, RegularisationConfig(), 20_000)
+    model = LanguageModel(config, RegularizationConfig(), 20_000)
     weights = sum(parameter.numel() for parameter in model.parameters()) * 4
     for int8, share in ((False, 1.05), (True, 0.32)):
         export_language_model(model, int8=int8).save(tmp_path / "model.onnx", external_data=False)
@@ -89,7 +89,7 @@ def test_the_embedding_is_stored_once(tmp_path: Path):
 def test_weights_in_8_bits(config: ModelConfig, tmp_path: Path):
     """Close to the model, but not the same: every matrix is rounded, and what it is multiplied with."""
     torch.manual_seed(0)
-    model = LanguageModel(config, RegularisationConfig(), WORDS).eval()
+    model = LanguageModel(config, RegularizationConfig(), WORDS).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     program = export_language_model(model, int8=True)

@@ -35,7 +35,7 @@ def make_run(
     corpus = load_corpus(corpus_folder, tokenizer if is_subwords(tokenizer) else "auto")
     run = RunFolder.create(folder, config, corpus)
     torch.manual_seed(3)
-    network = LanguageModel(config.model, config.regularisation, len(corpus.vocabulary))
+    network = LanguageModel(config.model, config.regularization, len(corpus.vocabulary))
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.6)
     weights = dict(network.named_parameters())

@@ -13,7 +13,7 @@ import onnxruntime
 
 from torch_pru import PRU
 from torch_pru.cell import context_gates, input_gates
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.config import ModelConfig, RegularizationConfig
 from torch_pru.lm.model import LanguageModel
 from torch_pru.page.step import step_model
 from torch_pru.pooling import pyramid
@@ -41,7 +41,7 @@ CONFIGS = {
 
 def language_model(name: str, std: float = 0.2) -> LanguageModel:
     torch.manual_seed(0)
-    model = LanguageModel(CONFIGS[name], RegularisationConfig(), WORDS).eval()
+    model = LanguageModel(CONFIGS[name], RegularizationConfig(), WORDS).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=std)
     return model
@@ -106,7 +106,7 @@ def test_gates_and_levels_are_those_of_the_equations(name: str):
 def test_eight_bits_are_a_quarter_of_the_size_and_nearly_the_same():
     torch.manual_seed(0)
     config = ModelConfig(embedding=64, hidden=(128, 64), levels=2, groups=4)
-    model = LanguageModel(config, RegularisationConfig(), 2000).eval()
+    model = LanguageModel(config, RegularizationConfig(), 2000).eval()
     plain, small = Steps(model), Steps(model, int8=True)
     assert small.bytes < 0.3 * plain.bytes
     for token in (3, 7, 7, 0, 49, 12):
@@ -116,6 +116,6 @@ def test_eight_bits_are_a_quarter_of_the_size_and_nearly_the_same():
 
 def test_the_embedding_is_stored_once():
     torch.manual_seed(0)
-    model = LanguageModel(ModelConfig(embedding=64, hidden=(64,)), RegularisationConfig(), 20_000)
+    model = LanguageModel(ModelConfig(embedding=64, hidden=(64,)), RegularizationConfig(), 20_000)
     weights = sum(parameter.numel() for parameter in model.parameters()) * 4
     assert Steps(model).bytes < 1.02 * weights

@@ -60,7 +60,7 @@ ODD = [
         "a\nb = 1",
     ),
 ]
-SECTIONS = ["data", "model", "regularisation", "training", "finetuning", "base", "nonsense"]
+SECTIONS = ["data", "model", "regularization", "training", "finetuning", "base", "nonsense"]
 
 
 def build(numbers: random.Random) -> Config:
@@ -79,7 +79,7 @@ def attempt(make: Any, numbers: random.Random) -> bool:
         text = config_text(config)
         assert read_config(text.encode(), Path("config.toml")) == config
         if sum(config.model.hidden) < 10**6 and len(config.model.hidden) < 10:
-            skeleton(config.model, config.regularisation, 10)
+            skeleton(config.model, config.regularization, 10)
     except PRUError:
         return False
     finally:

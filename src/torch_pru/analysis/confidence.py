@@ -87,9 +87,9 @@ def next_word_entropies(
         Two tensors (N - 1,), float64 on the CPU, in nats.
 
     Example:
-        >>> from torch_pru.lm.config import ModelConfig, RegularisationConfig
+        >>> from torch_pru.lm.config import ModelConfig, RegularizationConfig
         >>> config = ModelConfig(embedding=8, hidden=(16, 8))
-        >>> model = LanguageModel(config, RegularisationConfig(), vocabulary_size=100)
+        >>> model = LanguageModel(config, RegularizationConfig(), vocabulary_size=100)
         >>> entropies, _ = next_word_entropies(model, torch.arange(10))
         >>> entropies.shape  # all near ln 100 before training
         torch.Size([9])

@@ -70,9 +70,9 @@ def input_gradient(model: LanguageModel, ids: Tensor) -> Tensor:
     """Gradient (T, E) of the mean loss of a text (T,), with the most likely word of each step as its label.
 
     Example:
-        >>> from torch_pru.lm.config import ModelConfig, RegularisationConfig
+        >>> from torch_pru.lm.config import ModelConfig, RegularizationConfig
         >>> config = ModelConfig(embedding=8, hidden=(16, 8))
-        >>> model = LanguageModel(config, RegularisationConfig(), vocabulary_size=100)
+        >>> model = LanguageModel(config, RegularizationConfig(), vocabulary_size=100)
         >>> input_gradient(model, torch.arange(10)).shape
         torch.Size([10, 8])
     """

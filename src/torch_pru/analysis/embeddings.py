@@ -80,9 +80,9 @@ def embedding_variance(
         seed: of the control.
 
     Example:
-        >>> from torch_pru.lm.config import ModelConfig, RegularisationConfig
+        >>> from torch_pru.lm.config import ModelConfig, RegularizationConfig
         >>> config = ModelConfig(embedding=8, hidden=(16, 8), levels=2)
-        >>> model = LanguageModel(config, RegularisationConfig(), vocabulary_size=3)
+        >>> model = LanguageModel(config, RegularizationConfig(), vocabulary_size=3)
         >>> tags = {"man": "NOUN", "woman": "NOUN", "sang": "VERB"}
         >>> found = embedding_variance(model, Vocabulary(tags), tags)
         >>> [level.dimensions for level in found.levels], found.words
@@ -116,8 +116,8 @@ def pyramid(model: LanguageModel, vectors: Tensor) -> list[Tensor]:
     For a model without levels, only the vectors themselves.
 
     Example:
-        >>> from torch_pru.lm.config import ModelConfig, RegularisationConfig
-        >>> model = LanguageModel(ModelConfig(unit="lstm"), RegularisationConfig(), vocabulary_size=10)
+        >>> from torch_pru.lm.config import ModelConfig, RegularizationConfig
+        >>> model = LanguageModel(ModelConfig(unit="lstm"), RegularizationConfig(), vocabulary_size=10)
         >>> len(pyramid(model, model.embedding.weight))
         1
     """

@@ -25,9 +25,9 @@ def read_with_gradients(model: LanguageModel, tokens: Tensor) -> ForwardPass:
 
     Example:
         >>> import torch
-        >>> from torch_pru.lm.config import ModelConfig, RegularisationConfig
+        >>> from torch_pru.lm.config import ModelConfig, RegularizationConfig
         >>> config = ModelConfig(embedding=8, hidden=(16, 8))
-        >>> model = LanguageModel(config, RegularisationConfig(), vocabulary_size=100)
+        >>> model = LanguageModel(config, RegularizationConfig(), vocabulary_size=100)
         >>> read = read_with_gradients(model, torch.zeros(5, 1, dtype=torch.long))
         >>> torch.autograd.grad(read.hidden.sum(), read.inputs)[0].shape
         torch.Size([5, 1, 8])

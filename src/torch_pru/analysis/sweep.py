@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch_pru.analysis.curves import finished_epochs
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.config import ModelConfig, RegularizationConfig
 from torch_pru.lm.evaluation.scores import load_scores
 from torch_pru.lm.evaluation.static import perplexity
 from torch_pru.lm.model import parameter_counts, skeleton
@@ -83,7 +83,7 @@ def sweep_point(run: RunFolder) -> SweepPoint:
 
 def regime(run: RunFolder) -> str:
     """The dropout regime of a run, one of the paper's two, and its stage."""
-    dropout = "advanced dropouts" if run.config.regularisation.variational else "standard dropout"
+    dropout = "advanced dropouts" if run.config.regularization.variational else "standard dropout"
     return dropout + (", finetuned" if run.stage == "finetune" else "")
 
 
@@ -99,7 +99,7 @@ def recurrent_parameters(model: ModelConfig) -> int:
         >>> recurrent_parameters(ModelConfig(unit="lstm", embedding=400, hidden=(1000, 1000, 400)))
         15859200
     """
-    return parameter_counts(skeleton(model, RegularisationConfig())).recurrent
+    return parameter_counts(skeleton(model, RegularizationConfig())).recurrent
 
 
 def variant(model: ModelConfig) -> str:

@@ -91,7 +91,7 @@ def check_settings(config: Config) -> None:
     from torch_pru.lm.precision import check_precision
     from torch_pru.lm.training.distributed import World
 
-    model = skeleton(config.model, config.regularisation)
+    model = skeleton(config.model, config.regularization)
     device = choose_device(config.training.device)
     check_precision(config.training.precision, device, model)
     World(device, size=processes()).batch_slice(config.training.batch)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
 
 from torch_pru.errors import PRUError
@@ -25,44 +26,76 @@ class Command(TyperCommand):
         """The arguments in the usage line; required ones without braces."""
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Read the arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            problems = getattr(error.__cause__, "errors", None)  # pydantic's, which checks values
+            if problems is None or error.param is None:
+                raise
+            raise PRUError(value_problem(error.param.opts[0], problems()[0])) from None
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
         except PRUError as error:
-            options = {
-                parameter.name: (parameter.opts[0], ctx.params[parameter.name])
-                for parameter in self.params
-                if parameter.param_type_name == "option" and _was_typed(ctx, parameter.name)
-            }
-            error.args = (with_options(str(error), options), *error.args[1:])
+            error.args = (with_options(str(error), dict(self._typed(ctx))), *error.args[1:])
             raise
 
+    def _typed(self, ctx: Any) -> Iterator[tuple[str, str]]:
+        """Each setting as a message has it, and as it was typed."""
+        from torch_pru.lm.recipe import parse_value
 
-def _was_typed(ctx: Any, name: str) -> bool:
-    source = ctx.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE" and name in ctx.params
+        for parameter in self.params:
+            value, source = ctx.params.get(parameter.name), ctx.get_parameter_source(parameter.name)
+            if source is None or source.name != "COMMANDLINE" or parameter.param_type_name != "option":
+                continue
+            if isinstance(value, str | int | float):
+                yield f"{parameter.name}={value!r}", f"{parameter.opts[0]} {value}"
+            for text in value if parameter.opts[0] == "--set" else ():
+                key, _, typed = map(str.strip, text.partition("="))
+                for one in (typed, parse_value(typed)):
+                    yield f"{key}={one!r}", f"--set {key}={typed}"
 
 
-def with_options(text: str, options: Mapping[str, tuple[str, object]]) -> str:
-    """A message in which ``name=value`` is replaced by the option that was typed.
+def value_problem(name: str, problem: Mapping[str, Any]) -> str:
+    """What is wrong with the value of an option.
 
     Args:
-        options: by name, the option and its value.
+        name: of the option.
+        problem: one of pydantic's.
 
     Example:
-        >>> with_options("top_k=0 must be a positive integer", {"top_k": ("--top-k", 0)})
-        '--top-k 0 must be a positive integer'
-        >>> with_options("mine --set levels=9: levels=9 is too many", {"levels": ("--levels", 9)})
-        'mine --levels 9: --levels 9 is too many'
+        >>> value_problem("--batch", {"type": "int_parsing", "input": "x"})
+        '--batch x must be an integer'
+        >>> value_problem("--batch", {"type": "greater_than_equal", "input": 0, "ctx": {"ge": 1}})
+        '--batch 0 must be at least 1'
     """
-    for name, (option, value) in options.items():
-        if isinstance(value, str | int | float):
-            typed = f"{option} {value}"
-            text = text.replace(f"--set {name}={value}", typed)
-            text = re.sub(
-                rf"(?<![\w.-]){name}={re.escape(repr(value))}(?![\w.])", typed.replace("\\", r"\\"), text
-            )
+    kinds = {"int": "must be an integer", "float": "must be a number"}
+    wanted = kinds.get(problem["type"].partition("_")[0])
+    for bound, words in (("ge", "at least"), ("le", "at most")):
+        if bound in problem.get("ctx", {}):
+            wanted = f"must be {words} {problem['ctx'][bound]}"
+    return f"{name} {problem['input']} {wanted or 'is not valid: ' + problem['msg']}"
+
+
+def with_options(text: str, options: Mapping[str, str]) -> str:
+    """A message about ``name=value`` that names the option that was typed instead.
+
+    Args:
+        options: what is replaced, and by what.
+
+    Example:
+        >>> with_options("top_k=0 must be a positive integer", {"top_k=0": "--top-k 0"})
+        '--top-k 0 must be a positive integer'
+        >>> with_options("mine: levels=9 is too many", {"levels=9": "--set levels=9"})
+        'mine: --set levels=9 is too many'
+    """
+    for setting, typed in options.items():
+        start = rf"(^|: ){re.escape(setting)}(?![\w.])"
+        text = re.sub(start, lambda found, typed=typed: found[1] + typed, text)  # type: ignore[misc]
     return text
 
 

@@ -31,7 +31,7 @@ def header(config: Config, corpus: Corpus, folder: Path, speed: float | None) ->
     from torch_pru.lm.model import parameter_counts, skeleton
 
     title, size = title_of(config.data.corpus), len(corpus.vocabulary)
-    counts = parameter_counts(skeleton(config.model, config.regularisation, size))
+    counts = parameter_counts(skeleton(config.model, config.regularization, size))
     device = choose_device(config.training.device)
     where = (
         f"CPU, {count(torch.get_num_threads(), 'thread')}" if device.type == "cpu" else device_name(device)

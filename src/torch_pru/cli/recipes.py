@@ -76,7 +76,7 @@ def params(
         size = CORPORA[name].vocabulary_size
     else:
         size = len(load_corpus(name, tokenizer).vocabulary)
-    counts = parameter_counts(skeleton(config.model, config.regularisation, size))
+    counts = parameter_counts(skeleton(config.model, config.regularization, size))
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column(justify="right")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.config import MOST_LAYERS, ModelConfig, RegularisationConfig
+from torch_pru.lm.config import MOST_LAYERS, ModelConfig, RegularizationConfig
 
 
 class PRUConfig(PreTrainedConfig):
@@ -100,25 +100,25 @@ class PRUConfig(PreTrainedConfig):
         given["pool_window"] = windows if isinstance(windows, int) else tuple(windows)
         return ModelConfig(**given)
 
-    def regularisation(self) -> RegularisationConfig:
+    def regularization(self) -> RegularizationConfig:
         """The dropouts as the toolkit has them; penalties on the activations are not part of a model here."""
-        names = {item.name for item in dataclasses.fields(RegularisationConfig)}
+        names = {item.name for item in dataclasses.fields(RegularizationConfig)}
         given = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        return RegularisationConfig(**{**given, "activation": 0.0, "temporal": 0.0})
+        return RegularizationConfig(**{**given, "activation": 0.0, "temporal": 0.0})
 
     @classmethod
     def of(
-        cls, model: ModelConfig, regularisation: RegularisationConfig, vocab_size: int, **others: Any
+        cls, model: ModelConfig, regularization: RegularizationConfig, vocab_size: int, **others: Any
     ) -> PRUConfig:
         """The configuration of a model of the toolkit.
 
         Example:
             >>> model = ModelConfig(embedding=32, hidden=(64, 32), groups=2)
-            >>> PRUConfig.of(model, RegularisationConfig(), 100).model() == model
+            >>> PRUConfig.of(model, RegularizationConfig(), 100).model() == model
             True
         """
         names = {item.name for item in dataclasses.fields(cls)}
-        settings = dataclasses.asdict(model) | dataclasses.asdict(regularisation)
+        settings = dataclasses.asdict(model) | dataclasses.asdict(regularization)
         given = {name: value for name, value in settings.items() if name in names}
         given |= {"unit": model.kind, "embedding_size": model.embedding, "layer_sizes": list(model.hidden)}
         return cls(vocab_size=vocab_size, **given, **others)

@@ -37,15 +37,15 @@ def from_language_model(model: LanguageModel, vocabulary: Vocabulary) -> PRUForC
     It generates as `torch_pru.lm.evaluation.generate` does: after an ``<eos>``, and never ``<unk>``.
 
     Example:
-        >>> from torch_pru.lm.config import ModelConfig, RegularisationConfig
+        >>> from torch_pru.lm.config import ModelConfig, RegularizationConfig
         >>> config = ModelConfig(embedding=8, hidden=(8,), groups=2)
-        >>> model = LanguageModel(config, RegularisationConfig(), vocabulary_size=3)
+        >>> model = LanguageModel(config, RegularizationConfig(), vocabulary_size=3)
         >>> from_language_model(model, Vocabulary(["<eos>", "<unk>", "god"])).config.groups
         2
     """
     eos = int(vocabulary.encode([EOS]))
     special = {"bos_token_id": eos, "eos_token_id": eos, "pad_token_id": eos}
-    config = PRUConfig.of(model.config, model.regularisation, model.vocabulary_size, **special)
+    config = PRUConfig.of(model.config, model.regularization, model.vocabulary_size, **special)
     exported = PRUForCausalLM(config).to(model.embedding.weight.dtype)
     exported.model.embedding.load_state_dict(model.embedding.state_dict())
     for ours, layer in zip(exported.model.layers, model.layers, strict=True):

@@ -174,7 +174,7 @@ class PRUModel(PRUPreTrainedModel):
 
     def __init__(self, config: PRUConfig) -> None:
         super().__init__(config)
-        network = LanguageModel(config.model(), config.regularisation(), config.vocab_size)
+        network = LanguageModel(config.model(), config.regularization(), config.vocab_size)
         self.embedding = network.embedding
         self.layers = nn.ModuleList(PRULayer(layer) for layer in network.layers)
         self.gradient_checkpointing = False

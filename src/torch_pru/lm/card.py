@@ -1,8 +1,8 @@
-"""The model card of a run: the model, its training, its scores, and the licence of its text."""
+"""The model card of a run: the model, its training, its scores, and the license of its text."""
 
 from __future__ import annotations
 
-from torch_pru.lm.corpora import LICENCES
+from torch_pru.lm.corpora import LICENSES
 from torch_pru.lm.evaluation.scores import Scores, load_scores
 from torch_pru.lm.evaluation.static import format_perplexity
 from torch_pru.lm.model import parameter_counts
@@ -31,14 +31,14 @@ def model_card(run: RunFolder, *, int8: bool = False) -> str:
         *(f"# {plain(config.name)}", ""),
         *(describe(run), ""),
         *("| | |", "|---|---|"),
-        f"| text | {corpus if corpus in LICENCES else 'not published'} |",
+        f"| text | {corpus if corpus in LICENSES else 'not published'} |",
         f"| recipe | {training_of(run)} |",
         f"| software | {software_of(run)} |",
         *(["| weights | in 8 bits here; the scores are those of the weights in float32 |"] if int8 else []),
         "",
         *score_lines(load_scores(run.path)),
         "",
-        *("## Licence of the text", "", LICENCES.get(corpus, "The text is the user's own."), ""),
+        *("## License of the text", "", LICENSES.get(corpus, "The text is the user's own."), ""),
         *("## Limits", ""),
         "The model only knows the words of its vocabulary. It reproduces the biases of its training text.",
     ]

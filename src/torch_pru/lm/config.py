@@ -142,8 +142,8 @@ class ModelConfig:
             raise PRUError("hidden=[] has no layer; give one size per layer, as in hidden=[1400, 1400, 400]")
         if len(self.hidden) > MOST_LAYERS:
             raise PRUError(f"hidden has {len(self.hidden):,} layers; use at most {MOST_LAYERS:,}")
-        for size in self.hidden:
-            check_positive("hidden", size)
+        for layer, size in enumerate(self.hidden):
+            check_positive(f"hidden[{layer}]", size)
         if self.experts == 1 and self.hidden[-1] != self.embedding:
             raise PRUError(
                 f"hidden={list(self.hidden)} ends in {self.hidden[-1]}, but the decoder is tied to "
@@ -157,7 +157,7 @@ class ModelConfig:
             return
         if others := pru_settings(self):
             given = ", ".join(f"{name}={shown(value)}" for name, value in others.items())
-            raise PRUError(f"{given}: an LSTM has no such settings; leave them out, or use unit='pru'")
+            raise PRUError(f"{given}: only a PRU has such settings; leave them out, or use unit='pru'")
 
 
 def pru_settings(model: ModelConfig) -> dict[str, Any]:
@@ -184,11 +184,11 @@ PRU_SETTINGS = frozenset(item.name for item in dataclasses.fields(ModelConfig)) 
 
 
 @dataclass(frozen=True)
-class RegularisationConfig:
-    """Regularisation, against overfitting. The defaults are AWD-LSTM's for the Penn Treebank.
+class RegularizationConfig:
+    """Regularization, against overfitting. The defaults are AWD-LSTM's for the Penn Treebank.
 
     Example:
-        >>> RegularisationConfig(variational=False, embedding_dropout=0.0, weight_drop=0.0).temporal
+        >>> RegularizationConfig(variational=False, embedding_dropout=0.0, weight_drop=0.0).temporal
         1.0
     """
 
@@ -295,7 +295,7 @@ class Config:
     name: str = setting("unnamed", "of the recipe")
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
-    regularisation: RegularisationConfig = field(default_factory=RegularisationConfig)
+    regularization: RegularizationConfig = field(default_factory=RegularizationConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     finetuning: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
@@ -311,9 +311,9 @@ class Config:
                 raise PRUError(f"[finetuning] {error}") from error
 
     def _check_latent_dropout(self) -> None:
-        if self.model.experts == 1 and self.regularisation.latent_dropout:
+        if self.model.experts == 1 and self.regularization.latent_dropout:
             raise PRUError(
-                f"latent_dropout={self.regularisation.latent_dropout} belongs to a mixture of softmaxes; "
+                f"latent_dropout={self.regularization.latent_dropout} belongs to a mixture of softmaxes; "
                 f"experts=1 has none"
             )
 
@@ -321,7 +321,7 @@ class Config:
 SECTIONS: dict[str, type] = {
     "data": DataConfig,
     "model": ModelConfig,
-    "regularisation": RegularisationConfig,
+    "regularization": RegularizationConfig,
     "training": TrainingConfig,
 }
 
@@ -389,13 +389,13 @@ def second_stage(config: Config, changes: Mapping[str, Any] | None = None) -> Co
 
     Example:
         >>> config = Config(finetuning={"hidden_dropout": 0.4})
-        >>> second_stage(config, {"epochs": 3}).regularisation.hidden_dropout
+        >>> second_stage(config, {"epochs": 3}).regularization.hidden_dropout
         0.4
     """
     changes = {**config.finetuning, **(changes or {})}
     for key in changes:
         if section_of().get(key) in ("data", "model"):
             raise PRUError(
-                f"{key} cannot be changed in finetuning; only settings of [regularisation] and [training] can"
+                f"{key} cannot be changed in finetuning; only settings of [regularization] and [training] can"
             )
     return build_config(config.name, flat_settings(config) | changes)

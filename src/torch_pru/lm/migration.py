@@ -1,4 +1,4 @@
-"""Run folders of earlier versions, converted on reading."""
+"""Recipes and run folders of earlier versions, converted on reading."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from torch_pru.migrate import migrate_names
 
 
 def migrate_settings(content: dict[str, Any]) -> dict[str, Any]:
-    """The content of a run's config.toml with the current names of all settings.
+    """The content of a recipe or a run's config.toml with the current names of sections and settings.
 
-    Before 0.1 ``epochs`` was the number after which training stopped early, and ``extend_to`` the largest.
+    Before 0.1 ``[regularization]`` had its British spelling, ``epochs`` was the number after which training
+    stopped early, and ``extend_to`` the largest number.
 
     Args:
         content: of the file, with sections.
 
     Example:
-        >>> migrate_settings({"training": {"epochs": 200, "extend_to": 500}})
-        {'training': {'epochs': 500, 'early_stop_from': 200}}
+        >>> migrate_settings({"regularisation": {}, "training": {"epochs": 200, "extend_to": 500}})
+        {'regularization': {}, 'training': {'epochs': 500, 'early_stop_from': 200}}
     """
+    if "regularization" not in content:
+        content = {OLD_SECTIONS.get(section, section): settings for section, settings in content.items()}
     training = content.get("training")
     if not isinstance(training, dict) or "extend_to" not in training:
         return content
@@ -29,6 +32,9 @@ def migrate_settings(content: dict[str, Any]) -> dict[str, Any]:
     if isinstance(epochs, int) and isinstance(most, int) and most > epochs:
         current |= {"epochs": most, "early_stop_from": epochs}
     return content | {"training": current}
+
+
+OLD_SECTIONS = {"regularisation": "regularization"}
 
 
 def migrate_state(state: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ tokens (T, B) -> embedding (T, B, E) -> layers (T, B, M) ... (T, B, E) -> decode
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -14,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torch_pru import PRU
-from torch_pru.errors import PRUError
-from torch_pru.lm.config import Config, ModelConfig, RegularisationConfig
+from torch_pru.errors import PRUError, renaming_arguments
+from torch_pru.lm.config import Config, ModelConfig, RegularizationConfig
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.precision import weight_dtype
 from torch_pru.lm.softmax import MixtureOfSoftmaxes, Softmax
@@ -42,12 +41,12 @@ class LanguageModel(nn.Module):
 
     Args:
         config: kind and sizes of the network.
-        regularisation: the dropout rates, used in ``train()`` mode only.
+        regularization: the dropout rates, used in ``train()`` mode only.
         vocabulary_size: V.
 
     Example:
         >>> config = ModelConfig(unit="lstm", embedding=8, hidden=(16, 8))
-        >>> model = LanguageModel(config, RegularisationConfig(), vocabulary_size=100).eval()
+        >>> model = LanguageModel(config, RegularizationConfig(), vocabulary_size=100).eval()
         >>> tokens = torch.zeros(70, 20, dtype=torch.long)
         >>> hidden = model.hidden(tokens, model.initial_state(20))
         >>> model.nll(hidden.raw, tokens).shape
@@ -55,15 +54,14 @@ class LanguageModel(nn.Module):
     """
 
     def __init__(
-        self, config: ModelConfig, regularisation: RegularisationConfig, vocabulary_size: int
+        self, config: ModelConfig, regularization: RegularizationConfig, vocabulary_size: int
     ) -> None:
         super().__init__()
         self.config = config
-        self.regularisation = regularisation
+        self.regularization = regularization
         self.embedding = nn.Embedding(vocabulary_size, config.embedding)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)  # as in AWD-LSTM
-        sizes = (config.embedding, *config.hidden)
-        self.layers = nn.ModuleList(self._layer(*pair) for pair in pairwise(sizes))
+        self.layers = nn.ModuleList(self._layer(number) for number in range(config.layers))
         self.decoder: Softmax | MixtureOfSoftmaxes
         if config.experts == 1:
             self.decoder = Softmax(vocabulary_size)
@@ -73,14 +71,15 @@ class LanguageModel(nn.Module):
                 config.embedding,
                 config.experts,
                 vocabulary_size,
-                regularisation.latent_dropout,
+                regularization.latent_dropout,
             )
 
-    def _layer(self, input_size: int, hidden_size: int) -> nn.Module:
+    def _layer(self, number: int) -> nn.Module:
         config = self.config
+        input_size, hidden_size = (config.embedding, *config.hidden)[number : number + 2]
         if config.unit == "lstm":
             return nn.LSTM(input_size, hidden_size)
-        drop = self.regularisation.weight_drop
+        drop = self.regularization.weight_drop
         if config.unit == "fused-lstm":  # one level, one group, no residual: an LSTM
             sizes = (input_size, hidden_size)
             return PRU(*sizes, levels=1, groups=1, residual=False, init="lstm", weight_drop=drop)
@@ -92,7 +91,9 @@ class LanguageModel(nn.Module):
             names += ["levels"]
             names += ["pooling", "level_split", "pool_window"] if config.levels > 1 else []
         options = {name: getattr(config, name) for name in names}  # a PRU refuses those it does not use
-        return PRU(input_size, hidden_size, weight_drop=drop, **options)
+        input_name = f"hidden[{number - 1}]" if number else "embedding"
+        with renaming_arguments(input_size=input_name, hidden_size=f"hidden[{number}]"):
+            return PRU(input_size, hidden_size, weight_drop=drop, **options)
 
     @property
     def vocabulary_size(self) -> int:
@@ -123,7 +124,7 @@ class LanguageModel(nn.Module):
             masks: draws the dropout masks; required in ``train()`` mode, ignored in ``eval()`` mode.
             vectors: (T, B, E), the embeddings of ``tokens``, if the caller has looked them up already.
         """
-        rates = self.regularisation
+        rates = self.regularization
         if not self.training:
             masks = None
         elif masks is None:
@@ -150,7 +151,7 @@ class LanguageModel(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Run one layer, with weight drop. The state keeps its dtype under autocast."""
         h, c = state
-        drop = self.regularisation.weight_drop
+        drop = self.regularization.weight_drop
         if isinstance(layer, PRU):  # which drops its own weights
             layer.generator = None if masks is None else masks.generator
             raw, (h, c) = layer(values, (h, c))
@@ -187,21 +188,21 @@ def build_model(config: Config, vocabulary_size: int, device: torch.device) -> L
     """A model with the initial weights of the seed, which are the same on every device."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.training.seed)  # torch.manual_seed also seeds the GPUs
-        model = LanguageModel(config.model, config.regularisation, vocabulary_size)
+        model = LanguageModel(config.model, config.regularization, vocabulary_size)
     return model.to(device=device, dtype=weight_dtype(config.training.precision))
 
 
 def skeleton(
-    config: ModelConfig, regularisation: RegularisationConfig, vocabulary_size: int = 1
+    config: ModelConfig, regularization: RegularizationConfig, vocabulary_size: int = 1
 ) -> LanguageModel:
     """A model on the meta device, to count its parameters or to check settings without allocating memory.
 
     Example:
-        >>> skeleton(ModelConfig(), RegularisationConfig()).layers[0].hidden_size
+        >>> skeleton(ModelConfig(), RegularizationConfig()).layers[0].hidden_size
         1150
     """
     with torch.device("meta"):
-        return LanguageModel(config, regularisation, vocabulary_size)
+        return LanguageModel(config, regularization, vocabulary_size)
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,7 @@ def parameter_counts(model: LanguageModel) -> ParameterCounts:
 
     Example:
         >>> config = ModelConfig(unit="lstm", embedding=400, hidden=(1000, 1000, 400))
-        >>> counts = parameter_counts(LanguageModel(config, RegularisationConfig(), 10_000))
+        >>> counts = parameter_counts(LanguageModel(config, RegularizationConfig(), 10_000))
         >>> counts.embedding, counts.recurrent, counts.total
         (4000000, 15859200, 19869200)
     """

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_pru.lm.config import PRU_SETTINGS, Config, ModelConfig, RegularisationConfig, build_config
+from torch_pru.lm.config import PRU_SETTINGS, Config, ModelConfig, RegularizationConfig, build_config
 from torch_pru.lm.data import load_corpus
 from torch_pru.lm.data.prepare import title_of
 from torch_pru.lm.device import choose_device
@@ -191,7 +191,7 @@ def training_speed(config: Config, vocabulary_size: int, seconds: float = 1.0) -
 def _measured_speed(
     config: ModelConfig, window: int, batch: int, device: torch.device, vocabulary_size: int, seconds: float
 ) -> float:
-    model = LanguageModel(config, RegularisationConfig(), vocabulary_size).to(device).eval()
+    model = LanguageModel(config, RegularizationConfig(), vocabulary_size).to(device).eval()
     parameters: list[Tensor] = [weight for weight in model.parameters() if weight.requires_grad]
     text = torch.randint(vocabulary_size, (window + 1, batch), device=device)
     state = model.initial_state(batch)

@@ -67,7 +67,7 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, str] | None = 
         values |= changes
         return build_config(values.pop("name", path.stem), values, values.pop(FINETUNING, None))
     except PRUError as error:
-        raise PRUError(f"{name_or_path}{as_typed(overrides)}: {error}") from error
+        raise PRUError(f"{name_or_path}: {error}") from error
 
 
 def read_config(content: bytes, path: Path) -> Config:
@@ -81,7 +81,7 @@ def read_config(content: bytes, path: Path) -> Config:
         >>> read_config(config_text(Config(name="mine")).encode(), Path("config.toml")).name
         'mine'
     """
-    values = settings_in(migrate_settings(parse_toml(content, path)), path)
+    values = settings_in(parse_toml(content, path), path)
     try:
         return build_config(values.pop("name", path.stem), values, values.pop(FINETUNING, None))
     except PRUError as error:
@@ -95,11 +95,7 @@ def finetuning_settings(config: Config, overrides: Mapping[str, str] | None = No
         >>> finetuning_settings(load_recipe("ptb-awd-lstm"), {"epochs": "3"}).training.epochs
         3
     """
-    changes = parse_overrides(overrides)
-    try:
-        return second_stage(config, changes)
-    except PRUError as error:
-        raise PRUError(f"finetuning{as_typed(overrides)}: {error}") from error
+    return second_stage(config, parse_overrides(overrides))
 
 
 def parse_overrides(overrides: Mapping[str, str] | None) -> dict[str, Any]:
@@ -118,16 +114,6 @@ def parse_overrides(overrides: Mapping[str, str] | None) -> dict[str, Any]:
         value = parse_value(text)
         values[key] = text if is_text(key) and not isinstance(value, str) else value  # corpus=2024
     return values
-
-
-def as_typed(overrides: Mapping[str, str] | None) -> str:
-    """Overrides as they stood on the command line.
-
-    Example:
-        >>> as_typed({"epochs": "3"})
-        ' --set epochs=3'
-    """
-    return "".join(f" --set {key}={text}" for key, text in (overrides or {}).items())
 
 
 def find_recipe(name: str, *, beside: Path) -> Path:
@@ -169,7 +155,7 @@ def read_settings(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 
 def settings_in(content: dict[str, Any], path: Path) -> dict[str, Any]:
     """The settings in a file's content, without their sections but for finetuning's."""
-    values: dict[str, Any] = {}
+    content, values = migrate_settings(content), {}
     if "name" in content:  # a run's config.toml says which recipe it was
         values["name"] = str(content.pop("name"))
     for section, settings in content.items():
@@ -253,7 +239,7 @@ def settings_text(config: Config, *, explained: bool = False) -> str:
             lines.append(f"{item.name} = {toml_text(settings[item.name])}")
         blocks.append("\n".join(lines) + "\n")
     lines = [f"[{FINETUNING}]"]
-    lines += ["# settings of regularisation and training that pru finetune changes"] if explained else []
+    lines += ["# settings of regularization and training that pru finetune changes"] if explained else []
     lines += [f"{key} = {toml_text(value)}" for key, value in config.finetuning.items()]
     blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)

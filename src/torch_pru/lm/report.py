@@ -267,12 +267,12 @@ def recurrent_parameters(setup: Setup) -> int:
         >>> recurrent_parameters(Setup("ptb-ablation-lt-lt"))
         2884800
     """
-    from torch_pru.lm.config import RegularisationConfig
+    from torch_pru.lm.config import RegularizationConfig
     from torch_pru.lm.model import parameter_counts, skeleton
     from torch_pru.lm.recipe import load_recipe
 
     config = load_recipe(setup.recipe, dict(setup.changes))
-    return parameter_counts(skeleton(config.model, RegularisationConfig())).recurrent
+    return parameter_counts(skeleton(config.model, RegularizationConfig())).recurrent
 
 
 def cited_table() -> str:

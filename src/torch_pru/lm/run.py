@@ -214,7 +214,7 @@ class RunFolder:
                 stacklevel=2,
             )
         embedding = weights["embedding.weight"]
-        model = LanguageModel(self.config.model, self.config.regularisation, len(embedding))
+        model = LanguageModel(self.config.model, self.config.regularization, len(embedding))
         model.to(embedding.dtype).load_state_dict(weights)
         return model.to(device).eval()
 
@@ -341,6 +341,8 @@ def why_no_run(path: Path) -> str:
     """What is in the place of a run: often the folder that runs are in."""
     if path.is_file():
         return "it is a file, and a run is a folder"
+    if not path.exists():
+        return "the folder does not exist"
     inside = sorted(found.parent for found in path.glob("*/run.json"))
     names = ", ".join(map(str, inside[:3])) + (", ..." if len(inside) > 3 else "")
     return f"run.json is missing; name a run inside it: {names}" if inside else "run.json is missing"

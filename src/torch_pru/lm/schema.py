@@ -33,7 +33,7 @@ class Misfit(ValueError):  # noqa: N818 (it says what is wrong)
 
 def byte_limit(config: Config, words: int) -> int:
     """The most bytes that a file of a checkpoint can have: float64 weights, states, and room for the rest."""
-    model = skeleton(config.model, config.regularisation, words)
+    model = skeleton(config.model, config.regularization, words)
     numbers = sum(parameter.numel() for parameter in model.parameters())
     states = 2 * config.training.batch * sum(config.model.hidden)
     return 8 * (numbers + states) + SLACK
@@ -41,7 +41,7 @@ def byte_limit(config: Config, words: int) -> int:
 
 def check_weights(checkpoint: Checkpoint, config: Config, words: int) -> None:
     """Raise unless the weights are those of a run with these settings and so many words."""
-    model = skeleton(config.model, config.regularisation, words)
+    model = skeleton(config.model, config.regularization, words)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     with naming(checkpoint):
         check_named("weights", checkpoint.weights, shapes, config)

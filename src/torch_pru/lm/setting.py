@@ -7,7 +7,7 @@ import typing
 from dataclasses import field
 from typing import Any
 
-from torch_pru.errors import LARGEST_SIZE, PRUError, shown
+from torch_pru.errors import LARGEST_SIZE, PRUError, either, shown
 
 LARGEST_FLOAT = 3e38
 
@@ -28,8 +28,8 @@ def check_types(section: object) -> None:
         if float in kinds and type(value) is int:
             object.__setattr__(section, name, float(value))
         elif not any(type(value) is (typing.get_origin(kind) or kind) for kind in kinds):
-            wanted = " or ".join(_KINDS[typing.get_origin(kind) or kind] for kind in kinds)
-            raise PRUError(f"{name}={shown(value)} must be {wanted}")
+            wanted = [_KINDS[typing.get_origin(kind) or kind] for kind in kinds]
+            raise PRUError(f"{name}={shown(value)} must be {either(wanted)}")
 
 
 def check_size(name: str, value: object) -> None:
@@ -51,4 +51,10 @@ def check_encodable(name: str, value: str) -> None:
         ) from None
 
 
-_KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false", tuple: "a list"}
+_KINDS = {
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    bool: "true or false",
+    tuple: "a list such as [3, 3]",
+}

@@ -358,7 +358,7 @@ def row_of(label: str, runs: Sequence[RunFolder]) -> Row:
     """A row from finished runs that `pru evaluate` has scored."""
     first = runs[0]
     counts = parameter_counts(
-        skeleton(first.config.model, first.config.regularisation, len(first.vocabulary))
+        skeleton(first.config.model, first.config.regularization, len(first.vocabulary))
     )
     scores: dict[str, list[float]] = {"valid": [], "test": []}
     speeds, minutes = [], []

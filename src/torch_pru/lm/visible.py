@@ -12,7 +12,7 @@ JOINERS = "\u200c\u200d"
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    """``text`` with every character that moves a cursor, changes a colour or hides others as an escape.
+    """``text`` with every character that moves a cursor, changes a color or hides others as an escape.
 
     Args:
         text: from a file, a prompt or a name.

@@ -16,7 +16,7 @@ from onnx_ir.tape import Tape
 from onnxscript.optimizer import fold_constants
 
 BLOCK = 32
-"""Neighbouring weights of a row that share a scale."""
+"""Neighboring weights of a row that share a scale."""
 
 ZERO = 128
 """Stands for a weight of 0."""
@@ -103,9 +103,9 @@ def _rows(tape: Tape, table: np.ndarray, ids: ir.Value | None) -> ir.Value:
     rounded = tape.op(
         "Cast", [tape.op("Gather", [stored, ids])], {"to": ir.DataType.FLOAT}
     )  # (T, B, blocks, 32)
-    centred = tape.op("Sub", [rounded, _add(tape, np.float32(ZERO))])
+    centered = tape.op("Sub", [rounded, _add(tape, np.float32(ZERO))])
     scale = tape.op("Unsqueeze", [tape.op("Gather", [scales, ids]), _add(tape, np.array([-1]))])
-    flat = tape.op("Reshape", [tape.op("Mul", [centred, scale]), _add(tape, np.array([0, 0, -1]))])
+    flat = tape.op("Reshape", [tape.op("Mul", [centered, scale]), _add(tape, np.array([0, 0, -1]))])
     bounds = [_add(tape, np.array([bound])) for bound in (0, table.shape[1], -1)]
     return tape.op("Slice", [flat, *bounds])
 

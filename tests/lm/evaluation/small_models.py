@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.config import ModelConfig, RegularizationConfig
 from torch_pru.lm.data import columns
 from torch_pru.lm.model import LanguageModel
 
@@ -32,7 +32,7 @@ def speak(length: int, seed: int) -> Tensor:
 def small_model(unit: str = "pru", seed: int = 0) -> LanguageModel:
     torch.manual_seed(seed)
     # With every dropout on: evaluation must switch them all off.
-    return LanguageModel(UNITS[unit], RegularisationConfig(), WORDS).eval()
+    return LanguageModel(UNITS[unit], RegularizationConfig(), WORDS).eval()
 
 
 def taught(unit: str, text: Tensor) -> LanguageModel:

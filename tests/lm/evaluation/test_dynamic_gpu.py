@@ -9,7 +9,7 @@ import torch
 from small_models import WORDS, speak, taught
 from torch import Tensor
 
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.config import ModelConfig, RegularizationConfig
 from torch_pru.lm.evaluation import (
     DynamicSettings,
     GradientStatistics,
@@ -152,7 +152,7 @@ def test_tuning(on_gpu: LanguageModel, repeating: Tensor, statistics: GradientSt
 def test_a_mixture_of_softmaxes(train_text: Tensor, text: Tensor, no_graphs: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     config = ModelConfig(unit="pru", embedding=16, hidden=(24,), experts=3, groups=2)
-    model = LanguageModel(config, RegularisationConfig(), WORDS).eval().to(DEVICE)
+    model = LanguageModel(config, RegularizationConfig(), WORDS).eval().to(DEVICE)
     statistics = gradient_statistics(model, train_text, batch=20)
     plain = score_dynamic(model, text, statistics, SETTINGS[0]).nll
     no_graphs.undo()

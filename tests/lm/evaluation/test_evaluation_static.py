@@ -10,7 +10,7 @@ from small_models import small_model
 from torch import Tensor
 
 from torch_pru import PRUError
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.config import ModelConfig, RegularizationConfig
 from torch_pru.lm.data import columns
 from torch_pru.lm.evaluation import Score, score
 from torch_pru.lm.evaluation import static as static_module
@@ -40,7 +40,7 @@ def test_every_window_gives_what_a_slow_loop_gives(model: LanguageModel, text: T
 
 def test_the_token_count_of_ptb_validation() -> None:
     config = ModelConfig(unit="lstm", embedding=2, hidden=(2,))
-    model = LanguageModel(config, RegularisationConfig(), 3)
+    model = LanguageModel(config, RegularizationConfig(), 3)
     assert score(model, torch.arange(73_760) % 3).tokens == 73_759
 
 

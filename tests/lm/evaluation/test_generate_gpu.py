@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_models import UNITS, small_model
 
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.config import ModelConfig, RegularizationConfig
 from torch_pru.lm.data import Vocabulary
 from torch_pru.lm.evaluation import generate
 from torch_pru.lm.evaluation.stepper import CHUNK, Stepper
@@ -84,7 +84,7 @@ def varied() -> LanguageModel:
     """Many words and layers, and weights that let errors fade."""
     config = ModelConfig(unit="pru", embedding=16, hidden=(64, 48, 16), levels=2, groups=2)
     torch.manual_seed(1)
-    model = LanguageModel(config, RegularisationConfig(), 1000).eval()
+    model = LanguageModel(config, RegularizationConfig(), 1000).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.3)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from small_models import UNITS, WORDS, small_model
 
-from torch_pru.lm.config import ModelConfig, RegularisationConfig
+from torch_pru.lm.config import ModelConfig, RegularizationConfig
 from torch_pru.lm.data import Vocabulary
 from torch_pru.lm.evaluation import frozen as frozen_module
 from torch_pru.lm.evaluation import generate
@@ -37,7 +37,7 @@ CONFIGS = UNITS | {
 def lively(config: ModelConfig) -> LanguageModel:
     """A model whose weights are large: what comes next depends on all that came before."""
     torch.manual_seed(0)
-    model = LanguageModel(config, RegularisationConfig(), WORDS).eval()
+    model = LanguageModel(config, RegularizationConfig(), WORDS).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.4)

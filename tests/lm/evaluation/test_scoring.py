@@ -47,7 +47,7 @@ def literal_log_probabilities(model: LanguageModel, ids: list[int]) -> list[floa
 
 
 def small_model_like(model: LanguageModel) -> LanguageModel:
-    other = LanguageModel(model.config, model.regularisation, model.vocabulary_size)
+    other = LanguageModel(model.config, model.regularization, model.vocabulary_size)
     other.load_state_dict(model.state_dict())
     return other.eval()
 

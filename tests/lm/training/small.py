@@ -74,7 +74,7 @@ def small_config(**settings: Any) -> Config:
 def small_model(seed: int = 0, words: int = WORDS, **settings: Any) -> LanguageModel:
     config = small_config(**settings)
     torch.manual_seed(seed)
-    return LanguageModel(config.model, config.regularisation, words)
+    return LanguageModel(config.model, config.regularization, words)
 
 
 def small_masks(seed: int = 5) -> Masks:

@@ -44,10 +44,10 @@ def test_settings_survive_a_round_trip() -> None:
         ({"epochs": True}, "epochs=True must be an integer"),
         ({"weight_drop": 1.0}, "weight_drop=1.0 must be a number in [0, 1)"),
         ({"variational": 1}, "variational=1 must be true or false"),
-        ({"precision": "bf16"}, "precision='bf16' is not known; use one of 'float32', 'bfloat16'"),
+        ({"precision": "bf16"}, "precision='bf16' is not known; use 'float32', 'bfloat16'"),
         (
             {"unit": "lst"},
-            "unit='lst' is not known; use one of 'pru', 'lstm', 'fused-lstm'; did you mean 'lstm'?",
+            "unit='lst' is not known; use 'pru', 'lstm' or 'fused-lstm'; did you mean 'lstm'?",
         ),
         ({"learning_rate": 0}, "learning_rate=0.0 must be greater than 0"),
         ({"learning_rate": float("nan")}, "learning_rate=nan must be greater than 0"),
@@ -58,7 +58,7 @@ def test_settings_survive_a_round_trip() -> None:
         ({"hidden": "1150"}, "hidden='1150' must be a list"),
         (
             {"unit": "lstm", "groups": 4},
-            "groups=4: an LSTM has no such settings; leave them out, or use unit='pru'",
+            "groups=4: only a PRU has such settings; leave them out, or use unit='pru'",
         ),
         ({"latent_dropout": 0.2}, "latent_dropout=0.2 belongs to a mixture of softmaxes"),
         ({"corpus": ""}, "corpus='' is not a text"),
@@ -79,11 +79,11 @@ def test_a_name_is_that_of_a_folder(name: str) -> None:
 
 def test_finetuning_changes_what_its_section_says_and_nothing_else() -> None:
     config = build_config("mine", {"hidden_dropout": 0.1, "epochs": 7}, {"hidden_dropout": 0.3, "seed": 4})
-    assert config.regularisation.hidden_dropout == 0.1
+    assert config.regularization.hidden_dropout == 0.1
     later = second_stage(config)
     assert later == build_config("mine", {"hidden_dropout": 0.3, "epochs": 7, "seed": 4})
     assert second_stage(later) == later
-    assert second_stage(config, {"hidden_dropout": 0.5}).regularisation.hidden_dropout == 0.5
+    assert second_stage(config, {"hidden_dropout": 0.5}).regularization.hidden_dropout == 0.5
 
 
 @pytest.mark.parametrize(

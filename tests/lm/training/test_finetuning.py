@@ -34,10 +34,10 @@ def test_finetuning_has_settings_of_its_own(text_folder: Path, tmp_path: Path) -
     run = train(config, tmp_path / "run")
     assert RunFolder.open(run.path).config.finetuning == config.finetuning
     tuned = finetune(run.path, overrides={"hidden_dropout": "0.4"})
-    rates = tuned.config.regularisation
+    rates = tuned.config.regularization
     assert (rates.hidden_dropout, rates.temporal) == (0.4, 3.0)
-    assert rates == dataclasses.replace(config.regularisation, hidden_dropout=0.4, temporal=3.0)
-    with pytest.raises(PRUError, match=r"finetuning --set levels=1: levels cannot be changed in finetuning"):
+    assert rates == dataclasses.replace(config.regularization, hidden_dropout=0.4, temporal=3.0)
+    with pytest.raises(PRUError, match=r"levels cannot be changed in finetuning"):
         finetune(run.path, tmp_path / "other", {"levels": "1"})
     assert not (tmp_path / "other").exists()
 

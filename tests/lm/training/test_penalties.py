@@ -26,8 +26,8 @@ def outputs(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> list[Ten
 
 
 def penalties_of(raw: Tensor, dropped: Tensor, activation: float, temporal: float) -> Tensor | float:
-    regularisation = small_config(activation=activation, temporal=temporal).regularisation
-    return penalties(Hidden(raw, dropped, []), regularisation)
+    regularization = small_config(activation=activation, temporal=temporal).regularization
+    return penalties(Hidden(raw, dropped, []), regularization)
 
 
 def literal(raw: Tensor, dropped: Tensor, activation: float, temporal: float) -> tuple[Tensor, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,13 @@ from torch_pru import PRUError
 from torch_pru.lm.config import Config
 from torch_pru.lm.model import LanguageModel, ParameterCounts, parameter_counts
 from torch_pru.lm.paper import Setup, sweep_cell
-from torch_pru.lm.recipe import config_text, finetuning_settings, list_recipes, load_recipe
+from torch_pru.lm.recipe import (
+    config_text,
+    finetuning_settings,
+    list_recipes,
+    load_recipe,
+    settings_text,
+)
 from torch_pru.lm.results import setup_settings
 
 VOCABULARY = {"ptb": 10_000, "wikitext-2": 33_278}
@@ -21,7 +28,7 @@ VOCABULARY = {"ptb": 10_000, "wikitext-2": 33_278}
 
 def counts(config: Config) -> ParameterCounts:
     with torch.device("meta"):  # shapes without numbers
-        model = LanguageModel(config.model, config.regularisation, VOCABULARY[config.data.corpus])
+        model = LanguageModel(config.model, config.regularization, VOCABULARY[config.data.corpus])
     return parameter_counts(model)
 
 
@@ -137,7 +144,7 @@ def test_every_row_is_there() -> None:
 )
 def test_awd_numbers(name: str, drops: tuple[float, ...], batch: int, epochs: int) -> None:
     config = load_recipe(name)
-    rates, settings = config.regularisation, config.training
+    rates, settings = config.regularization, config.training
     assert (rates.output_dropout, rates.hidden_dropout, rates.input_dropout) == drops
     assert (rates.embedding_dropout, rates.weight_drop, rates.weight_decay) == (0.1, 0.5, 1.2e-6)
     assert (rates.activation, rates.temporal, rates.variational) == (2.0, 1.0, True)
@@ -149,7 +156,7 @@ def test_awd_numbers(name: str, drops: tuple[float, ...], batch: int, epochs: in
 
 def test_the_defaults_are_awd_lstms_for_ptb() -> None:
     ptb, model = load_recipe("_ptb-awd"), load_recipe("ptb-awd-lstm").model
-    assert (Config().regularisation, Config().training) == (ptb.regularisation, ptb.training)
+    assert (Config().regularization, Config().training) == (ptb.regularization, ptb.training)
     assert (Config().model.embedding, Config().model.hidden) == (model.embedding, model.hidden)
 
 
@@ -164,7 +171,7 @@ def test_mixture_of_softmaxes_numbers(
     prefix: str, sizes: tuple[int, ...], drops: tuple[float, ...], batch: int, rate: float
 ) -> None:
     config = load_recipe(f"{prefix}-mos-lstm")
-    rates, settings = config.regularisation, config.training
+    rates, settings = config.regularization, config.training
     assert (config.model.embedding, *config.model.hidden) == sizes
     assert config.model.experts == 15
     found = rates.input_dropout, rates.hidden_dropout, rates.output_dropout, rates.latent_dropout
@@ -182,7 +189,7 @@ def test_awd_pru_numbers(groups: int) -> None:
     ):
         config = load_recipe(name)
         assert (config.training.epochs, config.training.batch) == length
-        assert config.regularisation.input_dropout == input_dropout
+        assert config.regularization.input_dropout == input_dropout
 
 
 @pytest.mark.parametrize(("name", "weight_drop"), [("ptb-awd-lstm", 0.5), ("ptb-awd-pru-g4", 0.3)])
@@ -190,12 +197,12 @@ def test_ptb_begins_to_average_late_with_either_unit(name: str, weight_drop: flo
     """Equal settings, so that PRU and LSTM can be compared; the weight drop fits the width of a group."""
     trained = load_recipe(name)
     finetuned = finetuning_settings(trained)
-    rates = trained.regularisation
+    rates = trained.regularization
     assert (rates.hidden_dropout, rates.embedding_dropout, rates.weight_drop) == (0.3, 0.15, weight_drop)
     assert (rates.activation, rates.temporal) == (3.0, 2.0)
     assert (trained.training.rotate_columns, trained.training.trigger_window) == (True, 100)
     assert (finetuned.training.epochs, finetuned.training.learning_rate) == (250, 20.0)
-    rates = finetuned.regularisation
+    rates = finetuned.regularization
     assert (rates.hidden_dropout, rates.embedding_dropout, rates.weight_drop) == (0.35, 0.25, weight_drop)
 
 
@@ -206,13 +213,13 @@ def test_wikitext_begins_to_average_late_and_ends_finetuning_soon() -> None:
     assert (trained.training.epochs, trained.training.trigger_window) == (400, 150)
     assert (finetuned.training.epochs, finetuned.training.trigger_window) == (80, 5)
     assert (trained.training.learning_rate, finetuned.training.learning_rate) == (20.0, 10.0)
-    assert finetuned.regularisation == trained.regularisation
+    assert finetuned.regularization == trained.regularization
 
 
 @pytest.mark.parametrize("name", ["ptb-lstm-1000", "wt2-pru-g4", "ptb-ablation-lt-pt", "wt2-sweep"])
 def test_standard_dropout_numbers(name: str) -> None:
     config = load_recipe(name)
-    rates, settings = config.regularisation, config.training
+    rates, settings = config.regularization, config.training
     assert (rates.input_dropout, rates.hidden_dropout, rates.output_dropout) == (0.5, 0.5, 0.5)
     assert (rates.embedding_dropout, rates.weight_drop, rates.variational) == (0.0, 0.0, False)
     assert (rates.activation, rates.temporal) == (2.0, 1.0)
@@ -230,11 +237,11 @@ def test_finetuning_is_built_upon_and_read_back(tmp_path: Path) -> None:
     (tmp_path / "first.toml").write_text("[finetuning]\nhidden_dropout = 0.3\nactivation = 4\n")
     (tmp_path / "mine.toml").write_text('base = "first.toml"\n[finetuning]\nhidden_dropout = 0.4\n')
     config = load_recipe(tmp_path / "mine.toml", {"hidden_dropout": "0.2"})
-    assert config.regularisation.hidden_dropout == 0.2
+    assert config.regularization.hidden_dropout == 0.2
     assert config.finetuning == {"hidden_dropout": 0.4, "activation": 4}
     (tmp_path / "config.toml").write_text(config_text(config))
     assert load_recipe(tmp_path / "config.toml") == config
-    later = finetuning_settings(config, {"temporal": "3"}).regularisation
+    later = finetuning_settings(config, {"temporal": "3"}).regularization
     assert (later.hidden_dropout, later.activation, later.temporal) == (0.4, 4.0, 3.0)
     with pytest.raises(
         PRUError, match=r"^--set temporl=3: 'temporl' is not a setting; did you mean 'temporal'"
@@ -248,6 +255,20 @@ def refused(tmp_path: Path, text: str, overrides: dict[str, str] | None = None) 
         load_recipe(tmp_path / "mine.toml", overrides)
     assert "--set" in str(error.value) or str(tmp_path / "mine.toml") in str(error.value)
     return str(error.value)
+
+
+def test_the_british_spelling_of_earlier_recipes_is_read(tmp_path: Path) -> None:
+    text = settings_text(load_recipe("ptb-awd-pru-g4"))
+    for name, section in (("new", "regularization"), ("old", "regularisation")):
+        (tmp_path / f"{name}.toml").write_text(text.replace("[regularization]", f"[{section}]"))
+    (tmp_path / "built-upon.toml").write_text('base = "old.toml"\n[regularization]\nweight_drop = 0.2\n')
+    new, old, built_upon = (load_recipe(tmp_path / f"{name}.toml") for name in ("new", "old", "built-upon"))
+    assert "[regularization]" in text
+    assert dataclasses.replace(old, name="new") == new
+    assert built_upon.regularization == dataclasses.replace(new.regularization, weight_drop=0.2)
+    (tmp_path / "both.toml").write_text("[regularization]\n[regularisation]\n")
+    with pytest.raises(PRUError, match="'regularisation' is not a section; did you mean 'regularization'"):
+        load_recipe(tmp_path / "both.toml")
 
 
 def test_bad_recipes_are_refused_with_file_and_key(tmp_path: Path) -> None:
@@ -273,7 +294,7 @@ def test_bad_recipes_are_refused_with_file_and_key(tmp_path: Path) -> None:
         tmp_path, "", {"epoch": "3"}
     )
     assert "did you mean 'epochs'?" in refused(tmp_path, "", {"training.epochs": "3"})
-    assert "--set epochs=three" in refused(tmp_path, "", {"epochs": "three"})
+    assert "epochs='three' must be an integer" in refused(tmp_path, "", {"epochs": "three"})
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from torch_pru.analysis.figures.style import COLOURS, PALE, new_figure, style
+from torch_pru.analysis.figures.style import COLORS, PALE, new_figure, style
 from torch_pru.lm.compare import Part, RunComparison
 
 
@@ -35,8 +35,8 @@ def _draw_parts(axes: Axes, parts: Sequence[Part]) -> None:
     total = sum(part.tokens for part in parts)
     labels = [f"{part.label} ({part.tokens / total:.0%})" for part in parts]
     values = [part.contribution for part in parts]
-    colours = [COLOURS[0] if value < 0 else COLOURS[1] for value in values]
-    axes.barh(labels, values, color=colours, height=0.7)
+    colors = [COLORS[0] if value < 0 else COLORS[1] for value in values]
+    axes.barh(labels, values, color=colors, height=0.7)
     axes.hlines(
         range(len(parts)),
         [part.interval.low for part in parts],

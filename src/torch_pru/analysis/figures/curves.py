@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from torch_pru.analysis.curves import LearningCurve
 from torch_pru.analysis.figures.style import (
-    COLOURS,
+    COLORS,
     MARKERS,
     add_legend,
     corpus_names,
@@ -60,10 +60,10 @@ def draw(data: Mapping[str, LearningCurve]) -> Figure:
 
 
 def _look(number: int, curve: LearningCurve) -> dict[str, Any]:
-    """Colour and markers of a run; markers of different runs do not coincide."""
+    """Color and markers of a run; markers of different runs do not coincide."""
     step = max(1, len(curve.epochs) // 8)
     return {
-        "color": COLOURS[number % len(COLOURS)],
+        "color": COLORS[number % len(COLORS)],
         "marker": MARKERS[number % len(MARKERS)],
         "markevery": (_first_shown(curve.valid) + (number + 1) * step // 6 % step, step),
         "markeredgewidth": 0,

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from torch_pru.analysis.embeddings import EmbeddingVariance, Level, Variance
-from torch_pru.analysis.figures.style import COLOURS, MARKERS, PALE, add_legend, listed, new_figure, style
+from torch_pru.analysis.figures.style import COLORS, MARKERS, PALE, add_legend, listed, new_figure, style
 from torch_pru.analysis.speech import CATEGORIES
 
 MEASURES = {
@@ -26,7 +26,7 @@ class Series(NamedTuple):
 
     label: str
     level: Level
-    colour: str
+    color: str
     marker: str
 
 
@@ -64,12 +64,12 @@ def draw(data: Mapping[str, EmbeddingVariance], measure: str) -> Figure:
 
 
 def all_series(data: Mapping[str, EmbeddingVariance]) -> Iterator[Series]:
-    """Every level of every run: one colour per run, one marker per series, readable in grey."""
+    """Every level of every run: one color per run, one marker per series, readable in gray."""
     marks = itertools.cycle(MARKERS)
     for number, (name, found) in enumerate(data.items()):
         for level in found.levels:
             label = f"{name}, level {level.level}" if found.pyramid else name
-            yield Series(label, level, COLOURS[number % len(COLOURS)], next(marks))
+            yield Series(label, level, COLORS[number % len(COLORS)], next(marks))
 
 
 def _draw_series(axes: Axes, one: Series, tags: list[str], shift: float, measure: str) -> None:
@@ -77,7 +77,7 @@ def _draw_series(axes: Axes, one: Series, tags: list[str], shift: float, measure
     found = [_pair(one.level.variances[tag], measure) for tag in tags]
     own, control = [pair[0] for pair in found], [pair[1] for pair in found]
     axes.hlines(rows, own, control, color=PALE, linewidth=0.6, zorder=2)
-    looks: dict[str, Any] = {"marker": one.marker, "linestyle": "none", "color": one.colour}
+    looks: dict[str, Any] = {"marker": one.marker, "linestyle": "none", "color": one.color}
     axes.plot(control, rows, markerfacecolor="white", markersize=3.8, markeredgewidth=0.8, zorder=3, **looks)
     axes.plot(own, rows, zorder=4, **looks)
 
@@ -91,7 +91,7 @@ def _pair(variance: Variance, measure: str) -> tuple[float, float]:
 
 def _add_legend(figure: Figure, series: list[Series]) -> None:
     handles = [
-        Line2D([], [], marker=one.marker, color=one.colour, linestyle="none", label=one.label)
+        Line2D([], [], marker=one.marker, color=one.color, linestyle="none", label=one.label)
         for one in series
     ]
     control = Line2D(

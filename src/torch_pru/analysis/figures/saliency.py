@@ -17,7 +17,7 @@ SIZE = 9.0  # points; with letters of one width, lines can be laid out by counti
 LETTER = 0.615 * SIZE / 72  # inches: a letter of DejaVu Sans Mono, 0.602, as wide as pixels may make it
 LINE = 0.225  # inches from line to line
 LETTERS = int((WIDTH - 0.3) / LETTER)  # of a line
-DARK = 0.72  # the relevance whose colour is as far from white as from black
+DARK = 0.72  # the relevance whose color is as far from white as from black
 
 
 @style()
@@ -48,7 +48,7 @@ def draw(data: Mapping[str, Saliency]) -> Figure:
 
 
 def _sheet(height: float) -> tuple[Figure, Axes]:
-    """A figure with a colour bar and, above it, axes in inches from their upper left corner."""
+    """A figure with a color bar and, above it, axes in inches from their upper left corner."""
     below, margin = 0.6, 0.15
     figure = new_figure(height + below)
     figure.set_layout_engine("none")  # lines are laid out by counting: nothing may stretch them
@@ -125,8 +125,8 @@ def _draw_words(axes: Axes, found: Saliency, lines: list[list[int]], top: float)
             )
             axes.add_patch(box)
             looks = "bold" if position == found.predicted else "normal"
-            colour = "white" if share > DARK else "black" if position <= found.predicted else "#767676"
-            _write(axes, left + width / 2, top, word, weight=looks, color=colour, ha="center")
+            color = "white" if share > DARK else "black" if position <= found.predicted else "#767676"
+            _write(axes, left + width / 2, top, word, weight=looks, color=color, ha="center")
             left += width + LETTER
         top += LINE
     return top

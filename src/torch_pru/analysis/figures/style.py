@@ -1,4 +1,4 @@
-"""What all figures share: size, fonts, colours, and how they are rendered."""
+"""What all figures share: size, fonts, colors, and how they are rendered."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NOT_XML = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 """Characters that no XML may hold."""
 
 WIDTH = 5.0  # inches: about a printed column, readable on a phone
-COLOURS = ("#0072B2", "#D55E00", "#000000", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-"""Okabe and Ito's colour-blind safe colours, ordered so that their greys differ most."""
+COLORS = ("#0072B2", "#D55E00", "#000000", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+"""Okabe and Ito's color-blind safe colors, ordered so that their grays differ most."""
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PALE = "#767676"  # for auxiliary lines
 
 HEAT = LinearSegmentedColormap.from_list("heat", ["#FFFFFF", "#F5C9A8", "#D55E00", "#5A2600"])
-"""White to dark, monotonic in grey, so that it can be printed."""
+"""White to dark, monotonic in gray, so that it can be printed."""
 
 SETTINGS: dict[Any, Any] = {
     "font.size": 9,
@@ -123,15 +123,15 @@ def corpus_names(corpora: Iterable[str]) -> dict[str, str]:
 
 
 def look(number: int) -> dict[str, Any]:
-    """Colour and line style of a series by its number; the first 28 are distinct.
+    """Color and line style of a series by its number; the first 28 are distinct.
 
     Example:
         >>> look(0)
         {'color': '#0072B2', 'linestyle': '-'}
     """
-    # Colour and line change together, so that runs differ in grey print too.
-    line = number % len(COLOURS) + number // len(COLOURS)
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": LINES[line % len(LINES)]}
+    # Color and line change together, so that runs differ in gray print too.
+    line = number % len(COLORS) + number // len(COLORS)
+    return {"color": COLORS[number % len(COLORS)], "linestyle": LINES[line % len(LINES)]}
 
 
 def render(figure: Figure, kind: str) -> bytes:

@@ -11,9 +11,9 @@ from torch_pru.errors import PRUError, check_positive
 
 
 class KneserNeyBigram:
-    """Word probabilities from counts of neighbouring words, with absolute discounting.
+    """Word probabilities from counts of neighboring words, with absolute discounting.
 
-    With c counts and N1+ numbers of distinct neighbours ("." is any word)::
+    With c counts and N1+ numbers of distinct neighbors ("." is any word)::
 
         P(w | v) = (c(v w) - D)+ / c(v .)          +  D N1+(v .) / c(v .)  x  Q(w)
         Q(w)     = (N1+(. w) - d)+ / N1+(. .)      +  d U / N1+(. .)       x  1 / V

@@ -36,7 +36,7 @@ class TextSize(NamedTuple):
 class Tokenizer:
     """Splits text into tokens, and joins tokens into text as people write it.
 
-    Text is first normalised to NFC (except by ``spaces``), and any line ending becomes ``<eos>``.
+    Text is first normalized to NFC (except by ``spaces``), and any line ending becomes ``<eos>``.
 
     Args:
         name: one of `TOKENIZERS`.
@@ -80,7 +80,7 @@ class Tokenizer:
 
         Args:
             tokens: the tokens.
-            sentence_case: whether to capitalise the first word of each sentence; by default where the
+            sentence_case: whether to capitalize the first word of each sentence; by default where the
                 tokenizer lower-cases.
         """
         return "".join(self.pieces(tokens, sentence_case=sentence_case))
@@ -174,7 +174,7 @@ class Spacing:
 
 
 class SentenceCase:
-    """Capitalises the first word of each sentence, and the English "i", token by token.
+    """Capitalizes the first word of each sentence, and the English "i", token by token.
 
     Example:
         >>> case = SentenceCase()

@@ -51,7 +51,7 @@ class DynamicSettings:
 
     Attributes:
         learning_rate: step size of the update, on the newer scale; 0 gives the static score.
-        decay: lambda, the pull towards the trained weights.
+        decay: lambda, the pull toward the trained weights.
         epsilon: keeps the update of a weight with tiny gradients finite.
         segment: tokens scored between two updates. The public code scales the learning rate and the decay
             in proportion to it, starting from 5.

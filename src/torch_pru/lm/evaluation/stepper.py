@@ -155,9 +155,9 @@ def frozen(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
     both biases of a layer become one.
 
     Example:
-        >>> from torch_pru.lm.config import ModelConfig, RegularisationConfig
+        >>> from torch_pru.lm.config import ModelConfig, RegularizationConfig
         >>> config = ModelConfig(unit="pru", embedding=8, hidden=(8,), levels=2, groups=2)
-        >>> model = frozen(LanguageModel(config, RegularisationConfig(), 10), torch.bfloat16)
+        >>> model = frozen(LanguageModel(config, RegularizationConfig(), 10), torch.bfloat16)
         >>> model.layers[0].input.shape
         torch.Size([1, 4, 8, 8])
     """

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_pru.lm.config import RegularisationConfig
+from torch_pru.lm.config import RegularizationConfig
 from torch_pru.lm.dropout import Masks
 from torch_pru.lm.graphs import GraphCache
 from torch_pru.lm.model import Hidden, LanguageModel, State, flat
@@ -66,7 +66,7 @@ class TrainingStep:
         with autocast(self.precision, tokens.device):
             hidden = self.model.hidden(tokens, state, self.masks, vectors)
             entropy = self.model.nll(hidden.dropped, targets, self.masks).mean()
-        loss = entropy + penalties(hidden, self.model.regularisation)
+        loss = entropy + penalties(hidden, self.model.regularization)
         self._backward(loss, tokens, vectors)
         # The loss is averaged together with the gradients, so that every process sees the same number.
         gradients = self.optimizer.gradients()
@@ -95,7 +95,7 @@ class TrainingStep:
                 backends.run("add_rows", gradient, tokens.flatten(), rows.flatten(0, 1))
 
 
-def penalties(hidden: Hidden, rates: RegularisationConfig) -> Tensor | float:
+def penalties(hidden: Hidden, rates: RegularizationConfig) -> Tensor | float:
     """Activation regularization (AR) and temporal activation regularization (TAR), in float32.
 
     AR is the mean square of the *dropped* output, TAR that of the change over time of the *raw* output.

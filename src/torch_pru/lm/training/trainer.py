@@ -73,7 +73,7 @@ class Trainer:
         self.optimizer = AveragedSGD(
             self.model.named_parameters(),
             clip=settings.clip,
-            weight_decay=config.regularisation.weight_decay,
+            weight_decay=config.regularization.weight_decay,
         )
         generator = torch.Generator(device)
         generator.manual_seed(random.Random(f"masks {settings.seed}").getrandbits(63))
