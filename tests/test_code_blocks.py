@@ -31,9 +31,9 @@ from torch import nn
 
 import torch_pru
 from torch_pru.lm import load_recipe
+from torch_pru.lm.grid import TABLES as GRID_TABLES
+from torch_pru.lm.grid import read_grid
 from torch_pru.lm.run import RunFolder
-from torch_pru.lm.sweep import TABLES as GRID_TABLES
-from torch_pru.lm.sweep import read_grid
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "results/PLAN.md", "results/README.md"]

@@ -15,6 +15,7 @@ MODULES = sorted(module.name for module in pkgutil.walk_packages(torch_pru.__pat
 EXTRAS = {
     "torch_pru.hf": "transformers",
     "torch_pru.hf.harness": "lm_eval",
+    "torch_pru.lm.ray_cluster": "ray",
     "torch_pru.lm.ray_trials": "ray",
     "torch_pru.onnx": "onnxscript",
     "torch_pru.page": "onnx",

@@ -9,8 +9,8 @@ import pytest
 from command import invoke, pru, refusal, write_recipe
 
 from torch_pru.cli.sweep import split_values
+from torch_pru.lm.grid import Grid, read_grid
 from torch_pru.lm.run import RunFolder
-from torch_pru.lm.sweep import Grid, read_grid
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ import pytest
 from command import invoke, refusal, write_recipe
 
 from torch_pru.lm import training
+from torch_pru.lm.grid import Range, grid_text, read_grid
 from torch_pru.lm.lock import locked
-from torch_pru.lm.sweep import Range, grid_text, read_grid
 from torch_pru.lm.training import Interrupted
 
 

@@ -16,8 +16,8 @@ import grpc
 from sweeping import best_weights, write_grid, write_text
 
 from torch_pru.errors import PRUError
-from torch_pru.lm import ray_trials
-from torch_pru.lm.sweep import read_grid
+from torch_pru.lm import ray_cluster, ray_trials
+from torch_pru.lm.grid import read_grid
 from torch_pru.lm.training import train
 
 
@@ -29,7 +29,7 @@ def test_a_sweep_on_ray(tmp_path: Path) -> None:
     )
     grid, states = read_grid(str(path)), {}
     runs = {tmp_path / "ray" / cell.label: cell.config for cell in grid.cells()}
-    with ray_trials.connected("local", tmp_path):
+    with ray_cluster.connected("local", tmp_path):
         ray_trials.train_trials(grid, tmp_path, runs, lambda run, state, report: states.update({run: state}))
     assert states == dict.fromkeys(runs, "finished")
     for path, config in runs.items():
@@ -39,19 +39,19 @@ def test_a_sweep_on_ray(tmp_path: Path) -> None:
 
 
 def test_machines_must_be_alike(tmp_path: Path) -> None:
-    here = ray_trials.versions()
-    ray_trials.check_machines([("one", here, True)], tmp_path)
+    here = ray_cluster.versions()
+    ray_cluster.check_machines([("one", here, True)], tmp_path)
     with pytest.raises(PRUError, match="two has torch-pru 9, torch 9, and this machine has"):
-        ray_trials.check_machines([("one", here, True), ("two", "torch-pru 9, torch 9", True)], tmp_path)
+        ray_cluster.check_machines([("one", here, True), ("two", "torch-pru 9, torch 9", True)], tmp_path)
     with pytest.raises(
         PRUError, match=r"two does not have .*; choose --out on a file system that all machines"
     ):
-        ray_trials.check_machines([("two", here, False)], tmp_path)
+        ray_cluster.check_machines([("two", here, False)], tmp_path)
 
 
 def refused(address: str) -> str:
     """Why an address is refused."""
-    with pytest.raises(PRUError) as refusal, ray_trials.cluster(address):
+    with pytest.raises(PRUError) as refusal, ray_cluster.cluster(address):
         pass
     return str(refusal.value)
 
@@ -73,7 +73,7 @@ def test_an_error_of_ray_is_one_line_with_all_that_it_says(monkeypatch: pytest.M
     def init(*arguments: object, **settings: object) -> None:
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.40.0\n")
 
-    monkeypatch.setattr(ray_trials.ray, "init", init)
+    monkeypatch.setattr(ray_cluster.ray, "init", init)
     assert refused("auto") == (
         "the Ray cluster at auto cannot be used: Version mismatch: The cluster was started with: Ray: 2.40.0"
     )

@@ -27,11 +27,11 @@ from torch_pru.lm.data.sources import LIMIT, adopt
 from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.evaluation.scores import load_log_probabilities
 from torch_pru.lm.files import TEXT_LIMIT, VOCABULARY_LIMIT
+from torch_pru.lm.grid import MOST_RUNS, read_grid
 from torch_pru.lm.recipe import MOST_DOTS, load_recipe
 from torch_pru.lm.records import pack, read_compact, read_folder, shared_line
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.seal import MOST_LISTS, seal
-from torch_pru.lm.sweep import MOST_RUNS, read_grid
 
 EMPTY_LISTS = b"[" + b"[]," * (2 * MEGABYTES) + b"[]]"
 """6 MB of JSON that take 150 MB."""

@@ -119,6 +119,25 @@ def check_writable(folder: Path) -> None:
         raise PRUError(f"cannot write {folder}: {place} is read-only")
 
 
+RUNTIME = frozenset({"device", "precision", "minutes", "log_steps", "checkpoint_minutes", "checkpoint_steps"})
+"""Settings in which a run that is found again may differ."""
+
+
+def check_same(run: RunFolder, config: Config, advice: str) -> None:
+    """Refuse to resume a run that was started with other settings."""
+    from torch_pru.lm.config import flat_settings
+    from torch_pru.lm.data.corpus import located
+
+    found, wanted = flat_settings(run.config), flat_settings(config)
+    ignored = RUNTIME | {"corpus", "tokenizer"}  # resolved when a run starts
+    corpus = located(config.data).corpus
+    if corpus != run.config.data.corpus:
+        raise PRUError(f"{run.path} was trained on {run.config.data.corpus!r}, not {corpus!r}; {advice}")
+    for key in wanted:
+        if key not in ignored and found[key] != wanted[key]:
+            raise PRUError(f"{run.path} was trained with {key}={found[key]!r}, not {wanted[key]!r}; {advice}")
+
+
 @contextmanager
 def named(name: str) -> Iterator[None]:
     """Errors raised inside begin with this name, to tell which of several runs failed."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from torch_pru.cli.checks import check_recipes, check_writable, is_finished
+from torch_pru.cli.checks import check_recipes, check_same, check_writable, is_finished
 from torch_pru.cli.console import messages, output, processes, say
 from torch_pru.cli.data import TOKENS_HELP
 from torch_pru.cli.ending import own_scores
@@ -32,8 +32,9 @@ from torch_pru.errors import PRUError
 
 if TYPE_CHECKING:
     from torch_pru.lm.config import Config
+    from torch_pru.lm.grid import Grid
     from torch_pru.lm.run import RunFolder
-    from torch_pru.lm.sweep import Grid, Row
+    from torch_pru.lm.sweep import Row
 
 GRID = "grid.toml"
 """The file in the folder of a sweep that has its grid."""
@@ -94,7 +95,7 @@ def sweep(
     Example: pru sweep quickstart --unit pru,lstm --groups 1,4 --seeds 3
     """
     from torch_pru.lm.data.prepare import title_of
-    from torch_pru.lm.sweep import read_grid
+    from torch_pru.lm.grid import read_grid
 
     if processes() > 1:
         raise PRUError("pru sweep does not run under torchrun; use pru train for runs over several GPUs")
@@ -128,7 +129,7 @@ def settings_for_text(
 ) -> dict[str, str]:
     """Settings that suit a text, as typed after ``--set``; those of a sweep that is continued are kept."""
     from torch_pru.lm.config import flat_settings
-    from torch_pru.lm.sweep import as_typed, read_grid
+    from torch_pru.lm.grid import as_typed, read_grid
 
     if (kept := folder / GRID).is_file():
         settings = read_grid(str(kept)).fixed
@@ -141,7 +142,7 @@ def settings_for_text(
 
 def grid_of(recipe: str, lists: Mapping[str, str], fixed: Mapping[str, str], seeds: int | None) -> Grid:
     """The grid of a file or a recipe, with what was typed on top."""
-    from torch_pru.lm.sweep import check_setting, read_grid
+    from torch_pru.lm.grid import check_setting, read_grid
 
     grid = read_grid(recipe)
     for key in lists:
@@ -176,8 +177,8 @@ def split_values(text: str) -> list[str]:
 def train_grid(grid: Grid, folder: Path, minutes: float | None, ray: str | None = None) -> None:
     """Train what is not trained yet, score it, and show the table."""
     from torch_pru.lm.data.storage import write_aside
+    from torch_pru.lm.grid import grid_text
     from torch_pru.lm.lock import locked
-    from torch_pru.lm.sweep import grid_text
 
     runs = {
         folder / f"{cell.label}-seed{config.training.seed}": config
@@ -228,7 +229,6 @@ def check_there(runs: Mapping[Path, Config]) -> None:
     from torch_pru.cli.header import count
     from torch_pru.lm.lock import locked
     from torch_pru.lm.run import RunFolder
-    from torch_pru.lm.sweep import check_same
 
     for path, config in runs.items():
         refuse_link(path)

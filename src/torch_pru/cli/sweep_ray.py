@@ -22,7 +22,7 @@ from torch_pru.lm.seal import parse_json
 
 if TYPE_CHECKING:
     from torch_pru.lm.config import Config
-    from torch_pru.lm.sweep import Grid
+    from torch_pru.lm.grid import Grid
 
 STOPPED = "stopped.json"
 """The file in the folder of a sweep with the runs that early stopping has ended."""
@@ -34,9 +34,13 @@ STATES = ("running", "retried", "failed", "stopped", "finished")
 def train_on_ray(address: str, grid: Grid, folder: Path, runs: Mapping[Path, Config]) -> dict[Path, Config]:
     """Train what is not trained yet on a Ray cluster; all runs of the sweep that have a result."""
     from torch_pru.cli.sweep import refuse_link, unfinished_runs
-    from torch_pru.lm.ray_trials import connected, train_trials
     from torch_pru.lm.run import RunFolder, pru_command
 
+    try:
+        from torch_pru.lm.ray_cluster import connected
+        from torch_pru.lm.ray_trials import train_trials
+    except ImportError as error:
+        raise PRUError(f"pru sweep --ray needs {error.name}; pip install 'torch-pru[ray]'") from error
     folder = folder.resolve()
     runs = {path.resolve(): config for path, config in runs.items()}
     if grid.sampler == "optuna":  # those that were chosen before

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torch_pru.cli.checks import check_recipes
+from torch_pru.cli.checks import check_recipes, check_same
 from torch_pru.cli.console import messages, processes, rank, say
 from torch_pru.cli.data import TOKENS_HELP, VOCABULARY, VOCABULARY_HELP, prepared, split_line, unknown_line
 from torch_pru.cli.running import Task, carry_out, ends_with_scores, new_folders
@@ -134,7 +134,6 @@ def train_into(folder: Path, configs: Sequence[Config], others: Sequence[object]
     """Train one configuration into a given folder, or resume the run that it has."""
     from torch_pru.cli.resume import resume
     from torch_pru.lm.run import RunFolder
-    from torch_pru.lm.sweep import check_same
 
     if len(configs) != 1 or any(others):
         raise PRUError(

@@ -7,37 +7,27 @@ checkpoints, so a trial that is lost with its machine is retried on another one 
 from __future__ import annotations
 
 import logging
-import os
 import queue
-import socket
 import threading
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from torch_pru.errors import PRUError
-from torch_pru.lm.config import Config
-from torch_pru.lm.lock import locked
-from torch_pru.lm.recipe import config_text, read_config
-from torch_pru.lm.sweep import Grid, Range, as_typed
-from torch_pru.lm.training import Interrupted, TrainingProgress, resume, train
-from torch_pru.lm.training.peers import versions
+import ray
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
 
-# Before Ray is imported, which reads them.
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
-os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-try:
-    import grpc
-    import ray
-    from ray import tune
-    from ray.tune.schedulers import ASHAScheduler
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-except ImportError as error:
-    raise PRUError(f"pru sweep --ray needs {error.name}; pip install 'torch-pru[ray]'") from error
+from torch_pru.errors import PRUError
+from torch_pru.lm.config import Config, flat_settings
+from torch_pru.lm.files import Folder
+from torch_pru.lm.grid import Grid, Range, as_typed
+from torch_pru.lm.lock import locked
+from torch_pru.lm.metrics import has_finished
+from torch_pru.lm.recipe import config_text, read_config
+from torch_pru.lm.run import RunFolder
+from torch_pru.lm.training import Interrupted, TrainingProgress, resume, train
 
 RETRIES = 5
 """How often a trial is retried after its process or its machine was lost."""
@@ -47,12 +37,6 @@ LOCK_PATIENCE = 600.0
 
 REPORT_PATIENCE = 60.0
 """Seconds until a report must have been fetched, or the sweep has lost this process, which then ends."""
-
-LOCAL_MEMORY = 200 << 20
-"""Bytes of the object store of a cluster on this machine alone; trials exchange next to nothing."""
-
-SESSIONS = os.environ.get("RAY_TMPDIR") or ("/tmp" if os.name == "posix" else None)
-"""Where such a cluster has its files. The paths of its sockets must be short, and TMPDIR may be long."""
 
 
 class Trial(tune.Trainable):
@@ -112,8 +96,6 @@ class Trial(tune.Trainable):
 
     def _last_epoch(self) -> dict[str, Any]:
         """What the log of the run says of its last epoch."""
-        from torch_pru.lm.run import RunFolder
-
         try:
             line = RunFolder.open(self.path).epochs()[-1]
         except (PRUError, IndexError):
@@ -158,97 +140,6 @@ def optuna_run(grid: Grid, folder: Path, chosen: Mapping[str, Any]) -> tuple[Pat
     return folder / f"{cell.label}-seed{cell.config.training.seed}", cell.config
 
 
-@contextmanager
-def connected(address: str, folder: Path) -> Iterator[None]:
-    """Connect to a Ray cluster, whose machines must have our versions and the folder of the sweep.
-
-    Args:
-        address: ``HOST:PORT``, ``"auto"`` for the cluster of this machine, ``"local"`` for one that is
-            started here and ends with the sweep.
-        folder: of the sweep.
-    """
-    with cluster(address):
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        look = ray.remote(num_cpus=0)(look_around)
-        answers = [
-            look.options(
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            ).remote(str(folder))
-            for node in nodes
-        ]
-        check_machines(ray.get(answers), folder)
-        yield
-
-
-@contextmanager
-def cluster(address: str) -> Iterator[None]:
-    """Connect to a cluster, or start one on this machine, of which nothing stays."""
-    settings: dict[str, Any] = {"logging_level": "error", "log_to_driver": False, "configure_logging": True}
-    with ExitStack() as at_end:
-        if address == "local":
-            session = TemporaryDirectory(prefix="pru-", dir=SESSIONS, ignore_cleanup_errors=True)
-            settings |= {"_temp_dir": at_end.enter_context(session), "include_dashboard": False}
-            settings |= {"object_store_memory": LOCAL_MEMORY}
-        elif address != "auto":
-            check_address(address)
-        at_end.callback(ray.shutdown)
-        start(address, settings)
-        yield
-
-
-def start(address: str, settings: Mapping[str, Any]) -> None:
-    """Call ``ray.init`` without its warnings; its errors become one line."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            ray.init(address, **settings)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            said = " ".join(str(error).replace("`--address` flag", "--ray HOST:PORT").split())
-            raise PRUError(f"the Ray cluster at {address} cannot be used: {said}") from error
-
-
-PING = "/ray.rpc.NodeInfoGcsService/CheckAlive"
-"""A remote procedure that a Ray cluster answers, whatever its version."""
-
-
-def check_address(address: str) -> None:
-    """Refuse an address where no Ray cluster answers; Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or "/" in host:
-        raise PRUError(f"--ray {address}: use HOST:PORT, such as 10.0.0.1:6379, or auto, or local")
-    try:
-        socket.create_connection((host, int(port)), timeout=10).close()
-    except (OSError, OverflowError) as error:
-        raise PRUError(
-            f"there is no Ray cluster at {address}: {error}; start one with: ray start --head"
-        ) from error
-    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        try:
-            channel.unary_unary(PING)(b"", timeout=10)
-        except grpc.RpcError as error:
-            raise PRUError(
-                f"the service at {address} is not a Ray cluster; use the port of ray start --head, usually "
-                f"6379"
-            ) from error
-
-
-def look_around(folder: str) -> tuple[str, str, bool]:
-    """Name and versions of a machine, and whether it has the folder."""
-    return socket.gethostname(), versions(), Path(folder).is_dir()
-
-
-def check_machines(answers: Sequence[tuple[str, str, bool]], folder: Path) -> None:
-    """Refuse machines that have other versions, or do not share the folder of the sweep."""
-    here = versions()
-    for host, theirs, shared in answers:
-        if theirs != here:
-            raise PRUError(f"{host} has {theirs}, and this machine has {here}; install the same everywhere")
-        if not shared:
-            raise PRUError(
-                f"{host} does not have {folder}; choose --out on a file system that all machines share"
-            )
-
-
 Watch = Callable[[Path, str, Mapping[str, Any]], None]
 """Called with a run folder, a state ("running", "finished", "stopped", "failed", "retried") and a report."""
 
@@ -283,8 +174,6 @@ def most_epochs(grid: Grid, runs: Mapping[Path, Config]) -> int:
 
 def fit_optuna(grid: Grid, folder: Path, scheduler: Any, watch: Watch) -> None:
     """Train the runs that Optuna chooses; it learns from those that the folder has."""
-    from torch_pru.lm.run import RunFolder
-
     try:
         from ray.tune.search import ConcurrencyLimiter
         from ray.tune.search.optuna import OptunaSearch
@@ -325,8 +214,6 @@ def space_of(grid: Grid) -> dict[str, Any]:
 
 def chosen_of(grid: Grid, config: Config) -> dict[str, Any]:
     """What a run has for the settings that are searched, in Optuna's terms."""
-    from torch_pru.lm.config import flat_settings
-
     found = flat_settings(config)
     return {f"chosen/{key}": choice_of(choices, found[key]) for key, choices in grid.search.items()}
 
@@ -384,7 +271,7 @@ class Reporter(tune.Callback):
         result = trial.last_result or {}
         if "error" not in result and "failure" not in result:
             path = self._path(trial)
-            self.watch(path, "finished" if is_finished(path) else "stopped", result)
+            self.watch(path, "finished" if has_finished(Folder(path)) else "stopped", result)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """A trial was lost and is retried."""
@@ -393,14 +280,3 @@ class Reporter(tune.Callback):
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """A trial was lost too often."""
         self.watch(self._path(trial), "failed", {"error": f"its process was lost {RETRIES + 1} times"})
-
-
-def is_finished(path: Path) -> bool:
-    """Whether the log of a run has its end."""
-    from torch_pru.lm.run import RunFolder
-
-    try:
-        epochs = RunFolder.open(path).epochs()
-    except PRUError:
-        return False
-    return bool(epochs) and epochs[-1]["decision"] == "stop"
