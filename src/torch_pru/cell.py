@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from torch_pru.errors import (
     PRUError,
@@ -25,14 +26,15 @@ from torch_pru.migrate import migrate_layer
 from torch_pru.ops import backends
 from torch_pru.ops.native.step import step_of
 from torch_pru.ops.spec import LayerCall, LayerSpec, LayerWeights, TransformSpec
-from torch_pru.options import UnitOptions, unit_specs
+from torch_pru.options import UnitOptions, UnitSizes, unit_specs
 from torch_pru.parameters import gather, parameter_names, register_parameters
 from torch_pru.pooling import DEFAULT_WINDOW, pyramid
 
 
 def step(x: Tensor, h: Tensor, c: Tensor, weights: LayerWeights, spec: LayerSpec) -> tuple[Tensor, Tensor]:
     """One step of the unit (the paper's section 3.3): x (B, N), h and c (B, M) to the next h and c."""
-    return gate(input_gates(x, weights, spec) + context_gates(h, weights, spec), c)
+    h, c = gate(input_gates(x, weights, spec) + context_gates(h, weights, spec), c)
+    return project(h, weights), c
 
 
 def gate(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,6 +42,11 @@ def gate(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     i, f, g, o = gates.unbind(dim=1)  # input, forget, cell, output, as in nn.LSTM
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(c).to(o.dtype), c
+
+
+def project(h: Tensor, weights: LayerWeights) -> Tensor:
+    """The state h (…, M); with ``proj_size`` of ``nn.LSTM`` a linear map of it, (…, P)."""
+    return F.linear(h, *weights.projection) if weights.projection else h
 
 
 def input_gates(x: Tensor, weights: LayerWeights, spec: LayerSpec) -> Tensor:
@@ -152,7 +159,8 @@ class PRUCell(nn.Module):
         check_dtype(dtype)
         self.input_size = check_positive("input_size", input_size)
         self.hidden_size = check_positive("hidden_size", hidden_size)
-        [resolved], [self.spec] = unit_specs(options, [(self.input_size, self.hidden_size)])
+        sizes = UnitSizes(self.input_size, self.hidden_size, state=self.hidden_size)
+        [resolved], [self.spec] = unit_specs(options, [sizes])
         self.init, self.backend = init, backend
         self.levels, self.groups, self.input_groups = resolved.levels, resolved.groups, resolved.input_groups
         self.pooling, self.level_split, self.pool_window = pooling, level_split, resolved.pool_window
@@ -182,7 +190,7 @@ class PRUCell(nn.Module):
         shape = (*input.shape[:-1], self.hidden_size)
         if hx is None:
             hx = (input.new_zeros(shape),) * 2
-        check_states(hx, shape, ("h", "c"), like)
+        check_states(hx, {"h": shape, "c": shape}, like)
         h, c = (state.reshape(-1, self.hidden_size) for state in hx)
         x = input.reshape(1, -1, self.input_size)
         call = LayerCall(x, weights, h, c, None, self.spec)

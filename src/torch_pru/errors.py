@@ -162,11 +162,15 @@ def check_tensor(argument: str, value: object, like: Tensor) -> None:
         raise PRUError(f"{argument} has dtype {value.dtype}; expected a real floating-point dtype")
 
 
-def check_states(hx: object, shape: tuple[int, ...], names: tuple[str, str], like: Tensor) -> None:
-    """Raise unless ``hx`` is a pair of states of this shape, with the device and dtype of ``like``."""
+def check_states(hx: object, shapes: dict[str, tuple[int, ...]], like: Tensor) -> None:
+    """Raise unless ``hx`` is a pair of states of these shapes, with the device and dtype of ``like``.
+
+    Args:
+        shapes: those of h and c by their names.
+    """
     if not isinstance(hx, tuple | list) or len(hx) != 2:
-        raise PRUError(f"hx must be a pair ({', '.join(names)}); got a {type(hx).__name__}")
-    for name, state in zip(names, hx, strict=True):
+        raise PRUError(f"hx must be a pair ({', '.join(shapes)}); got a {type(hx).__name__}")
+    for (name, shape), state in zip(shapes.items(), hx, strict=True):
         check_tensor(f"hx: {name}", state, like)
         if state.shape != shape:
             raise PRUError(f"hx: {name} has shape {tuple(state.shape)}; expected {shape}")

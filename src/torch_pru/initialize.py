@@ -28,7 +28,8 @@ def initialize(module: nn.Module, spec: LayerSpec, names: ParameterNames, scheme
     * ``"orthogonal"``: the matrix of each gate of each group orthogonal; biases zero.
     * ``"lstm"``: everything uniform within ±1/sqrt(hidden_size), as ``nn.LSTM``.
 
-    Learned pooling kernels are drawn from N(0, 1) under every scheme, as in the paper.
+    Learned pooling kernels are drawn from N(0, 1) under every scheme, as in the paper. A projection is
+    orthogonal but with ``"lstm"``.
     """
     for name in (*names.input_kernels, *names.context_kernels):
         assign(module, name, torch.randn_like(getattr(module, name)))
@@ -46,13 +47,17 @@ def initialize(module: nn.Module, spec: LayerSpec, names: ParameterNames, scheme
     ):
         for name, groups in zip(weights, transform.matrix_groups, strict=True):
             assign(module, name, _orthogonal_like(getattr(module, name), groups, scheme, flatten))
+    for name in names.projection:
+        weight = getattr(module, name)
+        rows, columns = weight.shape
+        assign(module, name, draw_orthogonal(1, rows, columns, _drawing_device(weight))[0])
 
 
 def _orthogonal_like(weight: Tensor, groups: int, scheme: str, flatten: bool) -> Tensor:
     """A weight (4·m, n/g) whose parts are orthogonal: see :func:`initialize`."""
     rows, columns = weight.shape
     units = rows // (GATES * groups)
-    device = weight.device if weight.device.type in FLOAT64_DEVICES else torch.device("cpu")
+    device = _drawing_device(weight)
     if flatten:
         drawn = draw_orthogonal(1, groups, GATES * units * columns, device)
     elif scheme == "authors":
@@ -60,6 +65,10 @@ def _orthogonal_like(weight: Tensor, groups: int, scheme: str, flatten: bool) ->
     else:
         drawn = draw_orthogonal(groups * GATES, units, columns, device)
     return drawn.view(groups, GATES, units, columns).transpose(0, 1).reshape(rows, columns)
+
+
+def _drawing_device(weight: Tensor) -> torch.device:
+    return weight.device if weight.device.type in FLOAT64_DEVICES else torch.device("cpu")
 
 
 def draw_orthogonal(count: int, rows: int, columns: int, device: torch.device) -> Tensor:

@@ -14,7 +14,6 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from torch_pru.errors import (
     PRUError,
-    as_integer,
     check_bool,
     check_choice,
     check_dtype,
@@ -23,7 +22,6 @@ from torch_pru.errors import (
     check_probability,
     check_states,
     check_tensor,
-    shown,
 )
 from torch_pru.initialize import SCHEMES, initialize
 from torch_pru.lstm import from_lstm, to_lstm
@@ -32,7 +30,7 @@ from torch_pru.ops import backends
 from torch_pru.ops.dropping import draw_mask
 from torch_pru.ops.products import product_dtype
 from torch_pru.ops.spec import LayerCall, LayerWeights
-from torch_pru.options import UnitOptions, unit_specs
+from torch_pru.options import UnitOptions, UnitSizes, check_projection, unit_specs
 from torch_pru.packed import check_packed
 from torch_pru.parameters import ParameterNames, gather, parameter_names, register_parameters
 from torch_pru.pooling import DEFAULT_WINDOW
@@ -69,15 +67,17 @@ class PRU(nn.Module):
             probability, drawn once for a forward pass and the rest scaled up.
         backend: ``"auto"`` or the name of a backend, such as ``"reference"``; see :mod:`torch_pru.ops`.
         device, dtype: of the parameters.
-        proj_size: of ``nn.LSTM``; only 0 is accepted.
+        proj_size: P, less than M: the state h, and so the output, is a linear map of the M units, as in
+            ``nn.LSTM``; it runs step by step. 0: none, h has M features.
 
     Raises:
         PRUError: if an option does not fit the sizes, or has no effect.
 
     Shape (as ``nn.LSTM``; directions is 1 or 2):
         * input: (T, B, N), (B, T, N) with ``batch_first``, (T, N), or a ``PackedSequence``.
-        * h_0, c_0: (num_layers·directions, B, M), without B for (T, N); zero where not given.
-        * output: as the input, with directions·M features; a ``PackedSequence`` for one.
+        * h_0, c_0: (num_layers·directions, B, M), without B for (T, N); zero where not given. With
+          ``proj_size`` h_0 has P features.
+        * output: as the input, with directions·M or directions·P features; a ``PackedSequence`` for one.
         * h_n, c_n: as h_0 and c_0. Under autocast c_n keeps the dtype of a given c_0.
 
     Attributes:
@@ -127,10 +127,9 @@ class PRU(nn.Module):
         proj_size: int = 0,
     ) -> None:
         super().__init__()
-        if as_integer(proj_size) != 0:
-            raise PRUError(f"proj_size={shown(proj_size)}: PRU does not support proj_size; leave it out")
         self.input_size = check_positive("input_size", input_size)
         self.hidden_size = check_positive("hidden_size", hidden_size)
+        self.proj_size = check_projection(proj_size, self.hidden_size)
         self.num_layers = check_positive("num_layers", num_layers)
         if self.num_layers > MOST_LAYERS:
             raise PRUError(f"num_layers={num_layers} is too many; use at most {MOST_LAYERS}")
@@ -147,7 +146,7 @@ class PRU(nn.Module):
             )
         self.bias, self.batch_first = check_bool("bias", bias), check_bool("batch_first", batch_first)
         self.dropout, self.bidirectional = float(dropout), check_flag("bidirectional", bidirectional)
-        self.weight_drop, self.proj_size = float(weight_drop), proj_size
+        self.weight_drop = float(weight_drop)
         self.pooling, self.level_split = pooling, level_split
         self.residual, self.init, self.backend = residual, init, backend
         self.input_transform, self.context_transform = input_transform, context_transform
@@ -162,8 +161,10 @@ class PRU(nn.Module):
             input_transform,
             context_transform,
         )
-        above = [(self.directions * self.hidden_size, self.hidden_size)] * (self.num_layers - 1)
-        resolved, specs = unit_specs(options, [(self.input_size, self.hidden_size), *above])
+        state_size = self.proj_size or self.hidden_size
+        first = UnitSizes(self.input_size, self.hidden_size, state_size)
+        above = first._replace(input=self.directions * state_size)
+        resolved, specs = unit_specs(options, [first, *[above] * (self.num_layers - 1)])
         self.input_groups, self.pool_window = resolved[0].input_groups, resolved[0].pool_window
         self.levels = _one_or_all([layer.levels for layer in resolved])
         self.groups = _one_or_all([layer.groups for layer in resolved])
@@ -386,14 +387,15 @@ class PRU(nn.Module):
             )
 
     def _check_states(self, hx: object, batch: int, batched: bool, like: Tensor) -> None:
-        rows, size = len(self.specs), self.hidden_size
-        shape = (rows, batch, size) if batched else (rows, size)
-        check_states(hx, shape, ("h_0", "c_0"), like)
+        rows = (len(self.specs), batch) if batched else (len(self.specs),)
+        h, c = self.proj_size or self.hidden_size, self.hidden_size
+        check_states(hx, {"h_0": (*rows, h), "c_0": (*rows, c)}, like)
 
     def extra_repr(self) -> str:
         parts = [f"{self.input_size}, {self.hidden_size}"]
+        parts += [f"proj_size={self.proj_size}"] if self.proj_size else []
         defaults = inspect.signature(PRU).parameters
-        hidden = {"self", "input_size", "hidden_size", "residual", "device", "dtype", "proj_size"}
+        hidden = {"self", "input_size", "hidden_size", "proj_size", "residual", "device", "dtype"}
         always = {"levels", "groups"}  # what makes it a PRU
         for name in defaults:
             if name in hidden:

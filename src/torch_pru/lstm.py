@@ -61,6 +61,7 @@ def to_lstm(pru: PRU) -> nn.LSTM:
         pru.batch_first,
         pru.dropout if pru.num_layers > 1 else 0.0,
         pru.bidirectional,
+        pru.proj_size,
         device="meta",  # no weights to draw
         dtype=like.dtype,
     ).to_empty(device=like.device)
@@ -70,7 +71,7 @@ def to_lstm(pru: PRU) -> nn.LSTM:
         input = tuple(matrix.to(wide) for matrix in weights.input)
         context = tuple(matrix.to(wide) for matrix in weights.context)
         dense = lstm_matrices(LayerWeights(input, context), spec)
-        biases = [getattr(pru, name) for name in names.biases]
-        for parameter, value in zip(lstm.all_weights[index], (*dense, *biases), strict=True):
+        others = [getattr(pru, name) for name in (*names.biases, *names.projection)]
+        for parameter, value in zip(lstm.all_weights[index], (*dense, *others), strict=True):
             parameter.copy_(value)
     return lstm.train(pru.training)

@@ -5,12 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from torch_pru.errors import PRUError, check_choice, check_positive, renaming_arguments, shown
+from torch_pru.errors import (
+    PRUError,
+    PRUTypeError,
+    as_integer,
+    check_choice,
+    check_positive,
+    renaming_arguments,
+    shown,
+)
 from torch_pru.ops.spec import LayerSpec, TransformSpec
 from torch_pru.pooling import DEFAULT_WINDOW, POOLINGS, checked_window, level_windows
 
 TRANSFORMS = ("linear", "grouped", "pyramidal")
 LEVEL_SPLITS = ("halving", "equal")
+
+
+class UnitSizes(NamedTuple):
+    """The sizes of a unit.
+
+    Attributes:
+        input: N, the features of the input.
+        hidden: M, the units.
+        state: the features of the state h: M, or P if it is projected.
+    """
+
+    input: int
+    hidden: int
+    state: int
 
 
 class UnitOptions(NamedTuple):
@@ -42,23 +64,27 @@ class UnitOptions(NamedTuple):
         numbers["pool_window"] = checked_window(self.pool_window)
         return self._replace(**numbers)
 
-    def resolve(self, input_size: int, hidden_size: int) -> UnitOptions:
-        """The same options with integers in the place of ``"auto"``, for a layer of these sizes."""
-        levels = self._auto_levels(input_size, hidden_size) if self.levels == "auto" else self.levels
-        groups = self._auto_groups(input_size, hidden_size) if self.groups == "auto" else self.groups
+    def resolve(self, sizes: UnitSizes) -> UnitOptions:
+        """The same options with integers in the place of ``"auto"``, for a unit of these sizes."""
+        levels = self._auto_levels(sizes) if self.levels == "auto" else self.levels
+        groups = self._auto_groups(sizes) if self.groups == "auto" else self.groups
         return self._replace(levels=levels, groups=groups)
 
-    def _auto_levels(self, input_size: int, hidden_size: int) -> int:
+    def _auto_levels(self, unit: UnitSizes) -> int:
         """Two where every pyramid has an even number of features, 16 or more; else one."""
-        kinds = zip((self.input_transform, self.context_transform), (input_size, hidden_size), strict=True)
+        input_size, hidden_size, state_size = unit
+        kinds = zip((self.input_transform, self.context_transform), (input_size, state_size), strict=True)
         features = [size for kind, size in kinds if kind == "pyramidal"]
         divisible = hidden_size % 2 == 0 or self.level_split != "equal"
         fits = hidden_size >= 4 * self.input_groups and divisible
         return 2 if features and fits and all(n >= 16 and n % 2 == 0 for n in features) else 1
 
-    def _auto_groups(self, input_size: int, hidden_size: int) -> int:
+    def _auto_groups(self, unit: UnitSizes) -> int:
         """Four, two or one: the most that divide the sizes and leave 32 units each."""
+        input_size, hidden_size, state_size = unit
         sizes = {hidden_size} if "grouped" in (self.input_transform, self.context_transform) else set()
+        if self.context_transform == "grouped":
+            sizes.add(state_size)
         if self.input_transform == "grouped" and self.input_groups == 1:
             sizes.add(input_size)
         if not sizes:
@@ -81,8 +107,9 @@ class UnitOptions(NamedTuple):
                     f"{name}={shown(value)} has no effect with one level; leave it out, or set levels"
                 )
 
-    def spec(self, input_size: int, hidden_size: int) -> LayerSpec:
-        """The structure of a layer that reads N features and has M units; ``"auto"`` is resolved before."""
+    def spec(self, unit: UnitSizes) -> LayerSpec:
+        """The structure of a unit; ``"auto"`` is resolved before."""
+        input_size, hidden_size, state_size = unit
         if self.input_transform == "grouped" and self.input_groups == 1:
             input_groups, named = self.groups, "groups"
         else:
@@ -90,8 +117,9 @@ class UnitOptions(NamedTuple):
         with renaming_arguments(in_features="input_size", out_features="hidden_size", groups=named):
             input = self._transform(self.input_transform, input_size, hidden_size, input_groups)
         groups = 1 if self.context_transform == "pyramidal" else self.groups
-        with renaming_arguments(in_features="hidden_size", out_features="hidden_size"):
-            context = self._transform(self.context_transform, hidden_size, hidden_size, groups)
+        state = "hidden_size" if state_size == hidden_size else "proj_size"
+        with renaming_arguments(in_features=state, out_features="hidden_size"):
+            context = self._transform(self.context_transform, state_size, hidden_size, groups)
         return LayerSpec(input, context, self._has_residual(input_size, hidden_size))
 
     def _transform(self, kind: str, in_features: int, out_features: int, groups: int | str) -> TransformSpec:
@@ -124,20 +152,30 @@ class UnitOptions(NamedTuple):
         return self.residual
 
 
-def unit_specs(
-    options: UnitOptions, sizes: Sequence[tuple[int, int]]
-) -> tuple[list[UnitOptions], list[LayerSpec]]:
-    """The options, without ``"auto"``, and the structure of each layer; ``sizes`` are N and M of each.
+def check_projection(proj_size: object, hidden_size: int) -> int:
+    """``proj_size`` as an ``int``; raise unless it is 0 or smaller than ``hidden_size``."""
+    number = as_integer(proj_size)
+    if number is None:
+        raise PRUTypeError(f"proj_size={shown(proj_size)} must be an integer")
+    if number < 0:
+        raise PRUError(f"proj_size={shown(number)} must be a positive integer, or 0 for no projection")
+    if number >= hidden_size:
+        raise PRUError(f"proj_size={shown(number)} must be smaller than hidden_size={hidden_size}")
+    return number
+
+
+def unit_specs(options: UnitOptions, sizes: Sequence[UnitSizes]) -> tuple[list[UnitOptions], list[LayerSpec]]:
+    """The options, without ``"auto"``, and the structure of each layer.
 
     Raises:
         PRUError: if an option is invalid, does not fit, or has no effect in any layer.
     """
     options = options.checked()
     resolved, specs = [], []
-    for layer, (input_size, hidden_size) in enumerate(sizes):
+    for layer, unit in enumerate(sizes):
         try:
-            resolved.append(options.resolve(input_size, hidden_size))
-            specs.append(resolved[-1].spec(input_size, hidden_size))
+            resolved.append(options.resolve(unit))
+            specs.append(resolved[-1].spec(unit))
         except PRUError as error:
             if layer == 0:
                 raise

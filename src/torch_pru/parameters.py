@@ -9,6 +9,7 @@ Of a layer with one level and one group they are exactly those of ``nn.LSTM``: `
 * Where the groups do not divide a level's sizes, its groups differ by one feature, and each has a matrix of
   its own: ``weight_ih_l0_k1_g1``, ``weight_ih_l0_k1_g2``, …
 * ``pool_ih_l0_k2`` (window,) is the learned kernel that makes level 2 of level 1.
+* ``weight_hr_l0`` (P, M) is the projection of ``proj_size=P``; then ``weight_hh_l0`` has P/g columns.
 * ``_reverse`` comes last. :class:`~torch_pru.PRUCell` has the same names without ``_l0``.
 
 Rows are gate-major in the order of ``nn.LSTM``: input, forget, cell, output.
@@ -36,11 +37,12 @@ class ParameterNames(NamedTuple):
     biases: tuple[str, ...]  # of input and context, or none
     input_kernels: tuple[str, ...]
     context_kernels: tuple[str, ...]
+    projection: tuple[str, ...] = ()
 
     @property
     def weights_and_biases(self) -> tuple[str, ...]:
         """Without the pooling kernels."""
-        return self.input + self.context + self.biases
+        return self.input + self.context + self.biases + self.projection
 
 
 def matrix_names(name: str, spec: TransformSpec, suffix: str = "") -> tuple[str, ...]:
@@ -73,6 +75,7 @@ def parameter_names(spec: LayerSpec, bias: bool, layer: str = "", suffix: str = 
         (f"bias_ih{layer}{suffix}", f"bias_hh{layer}{suffix}") if bias else (),
         kernel_names(f"pool_ih{layer}", spec.input, suffix),
         kernel_names(f"pool_hh{layer}", spec.context, suffix),
+        (f"weight_hr{layer}{suffix}",) if spec.is_projected else (),
     )
 
 
@@ -90,6 +93,7 @@ def register_parameters(
         *((GATES * spec.hidden_size,) for _ in names.biases),
         *((window,) for window in spec.input.windows if names.input_kernels),
         *((window,) for window in spec.context.windows if names.context_kernels),
+        *((spec.state_size, spec.hidden_size) for _ in names.projection),
     ]
     flat = [name for group in names for name in group]
     for name, shape in zip(flat, shapes, strict=True):

@@ -31,6 +31,12 @@ class Settings:
     residual: bool | str = "auto"
     input_transform: str = "pyramidal"
     context_transform: str = "grouped"
+    proj_size: int = 0
+
+    @property
+    def state_size(self) -> int:
+        """The features of h."""
+        return self.proj_size or self.hidden_size
 
 
 class Weights:
@@ -152,11 +158,11 @@ def sequence(
     layer: int,
     backwards: bool,
 ) -> tuple[ndarray, ndarray, ndarray]:
-    """One unit over one sequence (T, N): outputs (T, M) and the last states (M,)."""
+    """One unit over one sequence (T, N): outputs (T, M) and the last states (M,), or h of proj_size."""
     input_groups = settings.groups if settings.input_groups == 1 else settings.input_groups
     place = f"_l{layer}", "_reverse" if backwards else ""
     of_input, of_context = Weights(arrays, "ih", *place), Weights(arrays, "hh", *place)
-    out = np.zeros((len(x), settings.hidden_size))
+    out = np.zeros((len(x), settings.state_size))
     for t in range(len(x) - 1, -1, -1) if backwards else range(len(x)):
         z = transform(
             x[t],
@@ -172,6 +178,9 @@ def sequence(
         i, f, content, o = sigmoid(z[0]), sigmoid(z[1]), np.tanh(z[2]), sigmoid(z[3])
         c = f * c + i * content
         h = o * np.tanh(c)
+        if settings.proj_size:
+            matrix = arrays["weight_hr{}{}".format(*place)]
+            h = np.array([sum(matrix[row] * h) for row in range(settings.proj_size)])
         out[t] = h
     return out, h, c
 
@@ -187,11 +196,11 @@ def run(
     """All layers over x (T, B, N), each column by itself, each as long as its length says.
 
     Returns outputs (T, B, directions·M), zero after a column's end, and states as h0 and c0:
-    (num_layers·directions, B, M).
+    (num_layers·directions, B, M). With a projection outputs and h have fewer features.
     """
     steps, batch, _ = x.shape
     directions = 2 if settings.bidirectional else 1
-    out = np.zeros((steps, batch, directions * settings.hidden_size))
+    out = np.zeros((steps, batch, directions * settings.state_size))
     hn, cn = np.zeros_like(h0), np.zeros_like(c0)
     for column in range(batch):
         length = steps if lengths is None else lengths[column]

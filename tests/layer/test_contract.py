@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
 
-from torch_pru import PRU, PRUCell, PRUError
+from torch_pru import PRU, PRUCell
 
 from .comparing import assert_all_close, gradients, paper
 
@@ -20,6 +20,9 @@ STACKS = [
     {"num_layers": 2, "bidirectional": True},
     {"num_layers": 2, "bidirectional": True, "bias": False},
     {"num_layers": 3, "bidirectional": True, "batch_first": True},
+    {"proj_size": 3},
+    {"proj_size": 4, "num_layers": 2, "bidirectional": True, "bias": False},
+    {"proj_size": 1, "num_layers": 3, "bidirectional": True, "batch_first": True},
 ]
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
@@ -34,7 +37,7 @@ def rows(lstm: nn.LSTM) -> int:
 
 
 def states(lstm: nn.LSTM, *batch: int) -> tuple[Tensor, Tensor]:
-    return torch.randn(rows(lstm), *batch, 7), torch.randn(rows(lstm), *batch, 7)
+    return torch.randn(rows(lstm), *batch, lstm.proj_size or 7), torch.randn(rows(lstm), *batch, 7)
 
 
 def assert_same(actual: tuple, expected: tuple) -> None:
@@ -201,14 +204,6 @@ def test_cell_against_lstm_cell():
             results = zip(cell(torch.ones(shape), given), lstm_cell(torch.ones(shape), given), strict=True)
             for mine, theirs in results:
                 torch.testing.assert_close(mine, theirs, **CLOSE)
-
-
-def test_proj_size_is_refused_by_name():
-    with pytest.raises(PRUError, match="proj_size=3"):
-        PRU(8, 8, proj_size=3, levels=2, groups=4)
-    PRU(8, 8, proj_size=0, levels=2, groups=4)
-    with pytest.raises(PRUError, match="proj_size=3"):
-        PRU.from_lstm(nn.LSTM(5, 7, proj_size=3))
 
 
 @pytest.mark.parametrize(

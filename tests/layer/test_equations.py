@@ -62,14 +62,17 @@ def layers(draw: st.DrawFn, linear_context: bool) -> Settings:
     def input_fits(reads: int, hidden: int) -> bool:
         return fits(reads, hidden, kinds["input_transform"], levels, split, many, input_groups)
 
-    def hidden_fits(hidden: int) -> bool:
-        context = fits(hidden, hidden, kinds["context_transform"], levels, split, groups, 1)
-        return context and (stack["num_layers"] == 1 or input_fits(wide * hidden, hidden))
+    def hidden_fits(hidden: int, state: int) -> bool:
+        context = fits(state, hidden, kinds["context_transform"], levels, split, groups, 1)
+        return context and (stack["num_layers"] == 1 or input_fits(wide * state, hidden))
 
-    pairs = [(n, m) for m in range(1, 25) if hidden_fits(m) for n in range(1, 25) if input_fits(n, m)]
+    pairs = [(n, m) for m in range(1, 25) if hidden_fits(m, m) for n in range(1, 25) if input_fits(n, m)]
     assume(pairs)
     sizes = draw(st.sampled_from(pairs + [pair for pair in pairs if pair[0] == pair[1]] * 3))
-    every_layer_fits = sizes[0] == sizes[1] and (stack["num_layers"] == 1 or wide == 1)
+    projections = [] if linear_context else [p for p in range(1, sizes[1]) if hidden_fits(sizes[1], p)]
+    proj_size = draw(st.just(0) | st.sampled_from([0, *projections]))
+    above = wide * (proj_size or sizes[1])
+    every_layer_fits = sizes[0] == sizes[1] and (stack["num_layers"] == 1 or above == sizes[1])
     return Settings(
         *sizes,
         **stack,
@@ -81,6 +84,7 @@ def layers(draw: st.DrawFn, linear_context: bool) -> Settings:
         pooling=pooling,
         pool_window=3 if pooling == "skip" else draw(windows),
         residual=draw(st.sampled_from(("auto", False, True) if every_layer_fits else ("auto", False))),
+        proj_size=proj_size,
     )
 
 
@@ -116,7 +120,7 @@ def inputs(chosen: Settings, lengths: list[int], seed: int) -> dict[str, Tensor]
     rows = chosen.num_layers * (2 if chosen.bidirectional else 1)
     batch = len(lengths)
     shapes = {"x": (max(lengths), batch, chosen.input_size)}
-    shapes |= dict.fromkeys(("h0", "c0"), (rows, batch, chosen.hidden_size))
+    shapes |= {"h0": (rows, batch, chosen.state_size), "c0": (rows, batch, chosen.hidden_size)}
     drawn = {
         name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()
     }

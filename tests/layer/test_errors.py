@@ -105,7 +105,10 @@ def refuses(call, *fragments: str) -> None:
         ((8, 8), {"weight_drop": None}, ("weight_drop=None", "[0, 1)")),
         ((8, 8, 2), {"dropout": 1.5}, ("dropout=1.5", "[0, 1]")),
         ((8, 8, 2), {"dropout": True}, ("dropout=True", "[0, 1]")),
-        ((8, 8), {"proj_size": 4}, ("proj_size=4", "does not support proj_size")),
+        ((8, 8), {"proj_size": 8}, ("proj_size=8", "smaller than hidden_size=8")),
+        ((8, 8), {"proj_size": -1}, ("proj_size=-1", "positive integer")),
+        ((8, 8), {"proj_size": 2.0}, ("proj_size=2.0", "integer")),
+        ((8, 8), {"proj_size": 6}, ("groups=4 does not divide proj_size=6", "use 1 or 2")),
     ],
     ids=str,
 )

@@ -46,7 +46,7 @@ OF_LAYERS: dict[str, list[object]] = {
     "dropout": [0.0, 0.5, 1.0, 1.5, -0.1],
     "bidirectional": [True, False],
     "weight_drop": [0.0, 0.5, 1.0],
-    "proj_size": [0, 0, 0, 4],
+    "proj_size": [0, 0, 0, 1, 4, -1],
 }
 
 

@@ -194,4 +194,3 @@ def test_from_lstm_draws_nothing_and_leaves_frozen_what_is() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     frozen = [name for name, weight in pru.named_parameters() if not weight.requires_grad]
     assert frozen == ["weight_hh_l1"]
-    assert pru.proj_size == lstm.proj_size == 0

@@ -19,6 +19,8 @@ STACKS = [
     {"num_layers": 2},
     {"num_layers": 2, "bidirectional": True, "batch_first": True},
     {"bias": False},
+    {"proj_size": 8, "num_layers": 2, "bidirectional": True},
+    {"proj_size": 4, "bias": False},
 ]
 STRUCTURES = [
     {"levels": 2, "groups": 4},
@@ -255,8 +257,6 @@ def test_convert_lstm_of_shared_layers_subclasses_and_a_lone_lstm(capsys: pytest
     assert type(both[2]) is Own
     assert isinstance(convert_lstm(nn.LSTM(4, 6)), PRU)
     assert "0: 288 -> 288 parameters" in capsys.readouterr().out
-    with pytest.raises(PRUError, match="proj_size"):
-        convert_lstm(nn.LSTM(4, 6, proj_size=3), levels="auto")
 
 
 @pytest.mark.parametrize("layers", [1, 2])

@@ -91,7 +91,9 @@ def reason_of(error: BaseException | None) -> str | None:
 
 
 def check_contexts(rnn: PRU) -> None:
-    """Raise for a context whose steps are no matrix product: the loop over them would have a fixed length."""
+    """Raise for a layer that runs step by step: the loop over the steps would have a fixed length."""
+    if rnn.proj_size:
+        raise PRUError(f"a layer with proj_size={rnn.proj_size} cannot be exported to ONNX")
     for spec in rnn.specs:
         if not spec.context.is_linear:
             raise PRUError(

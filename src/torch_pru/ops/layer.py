@@ -11,6 +11,7 @@ from torch_pru.ops.dense import dense_matrix
 from torch_pru.ops.products import SIXTEEN_BITS, product_dtype, transform
 from torch_pru.ops.spec import LayerCall, LayerSpec, LayerWeights, Outputs, RecurrenceCall, with_layer_axis
 
+PROJECTED = "it has no projection of the state (proj_size)"
 ROWS_AT_ONCE = 1400  # steps times batch: what a CPU computes in one part
 
 
@@ -52,6 +53,8 @@ def context_groups(spec: LayerSpec) -> int:
 
 def unsupported_context(spec: LayerSpec) -> str | None:
     """Why a recurrence with one weight matrix cannot run a layer, or None."""
+    if spec.is_projected:
+        return PROJECTED
     if spec.context.is_linear:
         return None
     return (

@@ -108,7 +108,7 @@ class LayerSpec(NamedTuple):
 
     Attributes:
         input: the transform of the input, (…, N) to (…, 4, M).
-        context: the transform of the state h, (…, M) to (…, 4, M).
+        context: the transform of the state h, (…, M) to (…, 4, M); of a projected state, from (…, P).
         residual: whether the input is added to all four gates; then N = M.
 
     Example:
@@ -129,7 +129,17 @@ class LayerSpec(NamedTuple):
     @property
     def hidden_size(self) -> int:
         """M."""
+        return self.context.out_features
+
+    @property
+    def state_size(self) -> int:
+        """The features of the state h: M, or the smaller P of a projected state."""
         return self.context.in_features
+
+    @property
+    def is_projected(self) -> bool:
+        """Whether h is a projection of what the gates let out, as with ``proj_size`` of ``nn.LSTM``."""
+        return self.state_size != self.hidden_size
 
     @property
     def groups(self) -> int:
@@ -158,6 +168,7 @@ class LayerWeights(NamedTuple):
         biases: those of input and context, (4M,) each, of which the sum counts; or that sum alone; or none.
         input_kernels, context_kernels: the learned kernels (window,) of ``pooling="convolution"``, one for
             each level below the first.
+        projection: the matrix (P, M) of a projected state, or none.
     """
 
     input: tuple[Tensor, ...]
@@ -165,6 +176,7 @@ class LayerWeights(NamedTuple):
     biases: tuple[Tensor, ...] = ()
     input_kernels: tuple[Tensor, ...] = ()
     context_kernels: tuple[Tensor, ...] = ()
+    projection: tuple[Tensor, ...] = ()
 
     @property
     def bias(self) -> Tensor | None:
@@ -178,7 +190,7 @@ class LayerCall(NamedTuple):
     Attributes:
         x: (T, B, N).
         weights: the weights of the layer.
-        h0, c0: (B, M), the states before the first step; zero if None.
+        h0, c0: (B, M), the states before the first step; zero if None. A projected h is (B, P).
         lengths: (B,), the number of valid steps of each column; None if every step is valid.
         spec: the structure of the layer.
         reverse: whether to run from the last valid step to the first.

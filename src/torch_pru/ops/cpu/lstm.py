@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from torch_pru.ops import torch_private as private
 from torch_pru.ops.dense import lstm_matrices
+from torch_pru.ops.layer import PROJECTED
 from torch_pru.ops.operators import ONCE, OnceDifferentiable
 from torch_pru.ops.products import product_dtype
 from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs
@@ -37,6 +38,8 @@ def unsupported_reason(piece: str, call: LayerCall, *, eager: bool) -> str | Non
     x, spec = call.x, call.spec
     if not eager:
         return "a compiler, tracer, transform, mode or tensor subclass is involved"
+    if spec.is_projected:
+        return PROJECTED
     if not spec.is_linear:
         return "the transforms are not linear"
     if (dtype := product_dtype(x)) != torch.float32:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from torch_pru.ops import torch_private as private
+from torch_pru.ops.layer import PROJECTED
 from torch_pru.ops.native import calls, decoder, operators
 from torch_pru.ops.native.calls import Arguments
 from torch_pru.ops.native.decoder import cross_entropy
@@ -42,6 +43,8 @@ def unsupported_reason(piece: str, *arguments: Any, **options) -> str | None:
 
 def unsupported_structure(spec: LayerSpec) -> str | None:
     """Why there are no kernels for layers of this structure; None if there are."""
+    if spec.is_projected:
+        return PROJECTED
     if not spec.is_grouped_lstm:
         return "the context transform has levels"
     if not spec.input.is_linear:

@@ -28,28 +28,26 @@ def grouped_context(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], T
 
 def scan(
     gates: Tensor,
-    context: Callable[[Tensor], Tensor],
+    step: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
     h0: Tensor,
     c0: Tensor,
     lengths: Tensor | None = None,
     *,
     reverse: bool = False,
 ) -> Outputs:
-    """Run the gating over all steps, with any context transform.
+    """Run ``step`` over all steps.
 
     Args:
         gates: (T, B, 4, M), the contribution of the input to the four gates at every step.
-        context: maps h (B, M) to the contribution of the context, (B, 4, M).
-        h0, c0: (B, M), the states before the first step.
+        step: from that of one step, h and c to the next h and c.
+        h0, c0: (B, M), the states before the first step; h may have another width.
         lengths: (B,), the number of valid steps of each column; after them the state is frozen and
             the output is zero. If None, every step is valid.
         reverse: run from the last valid step to the first; outputs stay at their positions.
 
     Returns:
-        The outputs (T, B, M) and the last states h and c, (B, M) each.
+        The outputs, which are the states h of all steps, and the last states h and c.
     """
-    from torch_pru.cell import gate  # here: the cell imports this package
-
     steps = range(gates.shape[0])
     valid = None if lengths is None else valid_steps(gates.shape[0], lengths.to(gates.device))
     if valid is not None:
@@ -57,7 +55,7 @@ def scan(
     h, c = h0.to(gates.dtype), c0.to(cell_dtype(gates.dtype))
     outputs: list[Tensor] = []
     for t in reversed(steps) if reverse else steps:
-        h_next, c_next = gate(gates[t] + context(h), c)
+        h_next, c_next = step(gates[t], h, c)
         if valid is None:
             h, c = h_next, c_next
             outputs.append(h)
@@ -74,10 +72,16 @@ def valid_steps(steps: int, lengths: Tensor) -> Tensor:
 
 def recurrence(call: RecurrenceCall, *, eager: bool = False) -> Outputs:
     """See :func:`torch_pru.ops.recurrence`."""
+    from torch_pru.cell import gate  # here: the cell imports this package
+
     gates, weight, bias, h0, c0, lengths, reverse = call
-    weight, bias = weight.to(gates.dtype), None if bias is None else bias.to(gates.dtype)
-    h0, c0 = _or_zeros(gates, h0, c0)
-    return scan(gates, grouped_context(weight, bias), h0, c0, lengths, reverse=reverse)
+    context = grouped_context(weight.to(gates.dtype), None if bias is None else bias.to(gates.dtype))
+
+    def step(z: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        return gate(z + context(h), c)
+
+    h0, c0 = _or_zeros(gates, h0, c0, gates.shape[-1])
+    return scan(gates, step, h0, c0, lengths, reverse=reverse)
 
 
 def input_gates(
@@ -99,19 +103,21 @@ def input_gates(
 
 def layer(call: LayerCall, *, eager: bool = False) -> Outputs:
     """A layer computed by the functions of :mod:`torch_pru.cell`; the input's gates all at once."""
-    from torch_pru.cell import context_gates, input_gates
+    from torch_pru.cell import context_gates, gate, input_gates, project
 
     x, weights, h0, c0, lengths, spec, reverse = call
     gates = input_gates(x, weights, spec)
 
-    def context(h: Tensor) -> Tensor:
-        return context_gates(h, weights, spec).to(gates.dtype)
+    def step(z: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        h, c = gate(z + context_gates(h, weights, spec).to(z.dtype), c)
+        return project(h, weights), c
 
-    h0, c0 = _or_zeros(gates, h0, c0)
-    return with_layer_axis(scan(gates, context, h0, c0, lengths, reverse=reverse))
+    h0, c0 = _or_zeros(gates, h0, c0, spec.state_size)
+    return with_layer_axis(scan(gates, step, h0, c0, lengths, reverse=reverse))
 
 
-def _or_zeros(gates: Tensor, h0: Tensor | None, c0: Tensor | None) -> tuple[Tensor, Tensor]:
-    """States (B, M) for gates (T, B, 4, M), zero where they were not given."""
-    zeros = gates.new_zeros(gates.shape[1], gates.shape[3])
-    return zeros if h0 is None else h0, zeros if c0 is None else c0
+def _or_zeros(gates: Tensor, h0: Tensor | None, c0: Tensor | None, state_size: int) -> tuple[Tensor, Tensor]:
+    """States h (B, state_size) and c (B, M) for gates (T, B, 4, M), zero where they were not given."""
+    batch, width = gates.shape[1], gates.shape[3]
+    h0 = gates.new_zeros(batch, state_size) if h0 is None else h0
+    return h0, gates.new_zeros(batch, width) if c0 is None else c0
