@@ -78,7 +78,7 @@ def refuses(call, *fragments: str) -> None:
         ((8, 8), {"pool_window": (3, 2), "levels": 3}, ("pool_window=(3, 2)", "odd")),
         ((8, 8), {"pooling": "skip", "pool_window": 5}, ("pool_window=5", "skip")),
         # unknown names
-        ((8, 8), {"pooling": "mean"}, ("pooling='mean'", "'average', 'max', 'skip', 'convolution'")),
+        ((8, 8), {"pooling": "mean"}, ("pooling='mean'", "'average', 'max', 'skip' or 'convolution'")),
         ((8, 8), {"pooling": "avrage"}, ("pooling='avrage'", "did you mean 'average'?")),
         ((8, 8), {"level_split": "half"}, ("level_split='half'", "'halving'", "'equal'")),
         (

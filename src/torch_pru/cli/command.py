@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from torch_pru.errors import PRUError
+from torch_pru.errors import PRUError, shown
 
 HelpRecord = tuple[str, str]
 
@@ -53,11 +53,11 @@ class Command(TyperCommand):
             if source is None or source.name != "COMMANDLINE" or parameter.param_type_name != "option":
                 continue
             if isinstance(value, str | int | float):
-                yield f"{parameter.name}={value!r}", f"{parameter.opts[0]} {value}"
+                yield f"{parameter.name}={shown(value)}", f"{parameter.opts[0]} {value}"
             for text in value if parameter.opts[0] == "--set" else ():
                 key, _, typed = map(str.strip, text.partition("="))
                 for one in (typed, parse_value(typed)):
-                    yield f"{key}={one!r}", f"--set {key}={typed}"
+                    yield f"{key}={shown(one)}", f"--set {key}={typed}"
 
 
 def value_problem(name: str, problem: Mapping[str, Any]) -> str:
