@@ -15,7 +15,7 @@ import json
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,8 @@ from timing import interleaved
 from torch import Tensor
 from torch import distributed as dist
 
-from torch_pru.lm.dropout import Masks
-from torch_pru.lm.model import build_model
+from torch_pru.lm.model import Masks, build_model
 from torch_pru.lm.recipe import load_recipe
-from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD
 from torch_pru.lm.training.step import GraphedStep, TrainingStep
 
@@ -40,19 +38,14 @@ CLOSE = 1e-2
 """Relative difference of the weights' changes; sums on a GPU may have another order in each run."""
 
 
-@dataclass(frozen=True)
-class ExchangingWorld(World):
-    """One process that exchanges gradients as several do."""
-
-    exchange: Callable[[Tensor], object] = dist.all_reduce
-
-    def average(self, tensors: Sequence[Tensor]) -> None:
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        self.exchange(flat)
-        flat /= self.size
-        parts = flat.split([tensor.numel() for tensor in tensors])
-        for tensor, part in zip(tensors, parts, strict=True):
-            tensor.copy_(part.view_as(tensor))
+def average(tensors: Sequence[Tensor], exchange: Callable[[Tensor], object]) -> None:
+    """What `World.average` does with several processes, in one."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    exchange(flat)
+    flat /= 1
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view_as(tensor))
 
 
 class SplitStep:
@@ -110,19 +103,19 @@ def build_call(recipe: str, batch: int, kind: str, device: torch.device) -> tupl
     numbers = torch.Generator().manual_seed(1)
     text = torch.randint(WORDS, (STEPS + 1, batch), generator=numbers).to(device)
 
-    def graphed(world: World) -> GraphedStep:
-        return GraphedStep(TrainingStep(model, optimizer, masks, world, precision="bfloat16"), text)
-
-    def split(exchange: Callable[[Tensor], object]) -> GraphedStep:
-        return graphed(ExchangingWorld(device, exchange=exchange))
+    def graphed(exchange: Callable[[Tensor], object] | None = None) -> GraphedStep:
+        averaged = None if exchange is None else partial(average, exchange=exchange)
+        return GraphedStep(
+            TrainingStep(model, optimizer, masks, average=averaged, precision="bfloat16"), text
+        )
 
     step: Any
     if kind == "none":
-        step = graphed(World(device))
+        step = graphed()
     elif kind == "around":
-        step = SplitStep(split)
+        step = SplitStep(graphed)
     else:
-        step = split(dist.all_reduce if kind == "inside" else lambda flat: None)
+        step = graphed(dist.all_reduce if kind == "inside" else lambda flat: None)
     state = model.initial_state(batch)
 
     def call() -> None:

@@ -25,10 +25,10 @@ from timing import interleaved, place, table, write_record
 from torch import Tensor, nn
 
 from torch_pru.lm.data import Vocabulary
+from torch_pru.lm.device import autocast
 from torch_pru.lm.evaluation import generate
 from torch_pru.lm.evaluation.stepper import Stepper
 from torch_pru.lm.model import LanguageModel, build_model
-from torch_pru.lm.precision import autocast
 from torch_pru.lm.recipe import load_recipe
 
 RECIPE = "ptb-awd-pru-g4"

@@ -19,8 +19,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,7 @@ from timing import table
 from torch import Tensor, multiprocessing
 from torch import distributed as dist
 
-from torch_pru.lm.dropout import Masks
-from torch_pru.lm.model import build_model
+from torch_pru.lm.model import Masks, build_model
 from torch_pru.lm.recipe import load_recipe
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD
@@ -47,14 +45,6 @@ SMALLER = (5, 10, 40)
 ALL_REDUCE = Path(__file__).parent / "records" / "allreduce-cuda.json"
 NETWORKS = {"8 GPUs, NVLink": (300e9, 5e-6), "8 machines, 100 Gbit/s": (10e9, 20e-6)}
 """Assumed, not measured: bytes per second in each direction, and seconds for a message."""
-
-
-@dataclass(frozen=True)
-class LoneWorld(World):
-    """Does not exchange anything."""
-
-    def average(self, tensors: Sequence[Tensor]) -> None:
-        """Leave the tensors as they are."""
 
 
 def measure(rank: int, job: dict[str, Any], results: Any) -> None:
@@ -95,8 +85,8 @@ def build_calls(rank: int, size: int, batch: int) -> dict[str, Callable[[], obje
     state = model.initial_state(share.stop - share.start)
     gradients = [torch.zeros_like(one) for one in model.parameters()]
     steps = {
-        kind: TrainingStep(model, optimizer, masks, its_world)
-        for kind, its_world in (("train", world), ("alone", LoneWorld(CPU, rank, size)))
+        kind: TrainingStep(model, optimizer, masks, average=average)
+        for kind, average in (("train", world.average if size > 1 else None), ("alone", None))
     }
     calls: dict[str, Callable[[], object]] = {"train": lambda: steps["train"](text[:-1], text[1:], state)}
     if size > 1:

@@ -23,11 +23,9 @@ from timing import interleaved, peak_megabytes, place, table, write_record
 from torch import Tensor
 
 from torch_pru.lm.config import Config
-from torch_pru.lm.dropout import Masks
 from torch_pru.lm.graphs import can_capture
-from torch_pru.lm.model import build_model
+from torch_pru.lm.model import Masks, build_model
 from torch_pru.lm.recipe import load_recipe
-from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD
 from torch_pru.lm.training.step import GraphedStep, TrainingStep
 
@@ -99,7 +97,7 @@ def _prepare(row: Row, device: torch.device) -> tuple[TrainingStep, Tensor]:
     optimizer = AveragedSGD(model.parameters(), clip=config.training.clip, weight_decay=decay)
     optimizer.start_averaging()
     masks = Masks(torch.Generator(device).manual_seed(1))
-    step = TrainingStep(model, optimizer, masks, World(device), precision=row.precision)
+    step = TrainingStep(model, optimizer, masks, precision=row.precision)
     numbers = torch.Generator().manual_seed(1)
     text = torch.randint(words, (STEPS + 1, config.training.batch), generator=numbers)
     return step, text.to(device)

@@ -12,8 +12,7 @@ from command import refusal
 
 from torch_pru.cli.checks import check_writable
 from torch_pru.errors import PRUError
-from torch_pru.lm.files import Folder
-from torch_pru.lm.lock import locked
+from torch_pru.lm.files import Folder, locked
 from torch_pru.lm.run import About
 from torch_pru.lm.verify import accept
 

@@ -12,7 +12,7 @@ from torch_pru.lm.run import RunFolder
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_pru.lm.environment.commit", lambda: None)
+    monkeypatch.setattr("torch_pru.lm.device.commit", lambda: None)
 
 
 def test_the_same_command_starts_and_resumes(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from torch_pru.cli.evaluate import show
 from torch_pru.lm.checkpoint import save_checkpoint
 from torch_pru.lm.evaluation import Evaluation, evaluation
 from torch_pru.lm.evaluation.static import Score
-from torch_pru.lm.lock import locked
+from torch_pru.lm.files import locked
 from torch_pru.lm.run import RunFolder
 
 

@@ -15,7 +15,7 @@ from torch_pru.lm.run import RunFolder
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_pru.lm.environment.commit", lambda: None)
+    monkeypatch.setattr("torch_pru.lm.device.commit", lambda: None)
 
 
 @pytest.fixture

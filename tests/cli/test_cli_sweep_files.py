@@ -10,14 +10,14 @@ import pytest
 from command import invoke, refusal, write_recipe
 
 from torch_pru.lm import training
+from torch_pru.lm.files import locked
 from torch_pru.lm.grid import Range, grid_text, read_grid
-from torch_pru.lm.lock import locked
 from torch_pru.lm.training import Interrupted
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_pru.lm.environment.commit", lambda: None)
+    monkeypatch.setattr("torch_pru.lm.device.commit", lambda: None)
 
 
 @pytest.fixture

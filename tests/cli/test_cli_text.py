@@ -17,7 +17,7 @@ from torch_pru.lm.run import RunFolder
 @pytest.fixture(autouse=True)
 def _own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRU_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr("torch_pru.lm.environment.commit", lambda: None)
+    monkeypatch.setattr("torch_pru.lm.device.commit", lambda: None)
 
 
 def english(path: Path, lines: int = 300, seed: int = 1) -> Path:

@@ -26,7 +26,7 @@ from torch_pru.lm.training import Interrupted, driver, train
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One thread is enough for small models, and asking git takes longer than training them."""
-    monkeypatch.setattr("torch_pru.lm.environment.commit", lambda: None)
+    monkeypatch.setattr("torch_pru.lm.device.commit", lambda: None)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

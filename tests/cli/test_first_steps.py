@@ -28,7 +28,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a text, where a new user works."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PRU_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr("torch_pru.lm.environment.commit", lambda: None)
+    monkeypatch.setattr("torch_pru.lm.device.commit", lambda: None)
     lines = [f"The cat sat on mat {n % 9}, and saw the dog.\nWhy did it run?\n" for n in range(150)]
     (tmp_path / "book.txt").write_text("".join(lines))
     (tmp_path / "other.txt").write_text("The zebra sat.\n" * 20)

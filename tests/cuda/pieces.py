@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch_pru.lm.evaluation.frozen import FrozenLayer
+from torch_pru.lm.evaluation.stepper import FrozenLayer
 from torch_pru.ops.backends import run
 
 __all__ = ["run", "token_model"]

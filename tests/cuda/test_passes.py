@@ -8,7 +8,7 @@ from literal import hidden_before, make_problem
 from torch import Tensor
 
 from torch_pru import PRU
-from torch_pru.lm.dropout import Masks
+from torch_pru.lm.model import Masks
 from torch_pru.ops import backends, cuda, library
 from torch_pru.ops.cuda import passes
 from torch_pru.ops.cuda.recurrent import weight_gradient_like

@@ -12,11 +12,9 @@ import torch
 
 from torch_pru import PRU, GroupedLinear, PRUCell, PRUError
 from torch_pru.lm.config import ModelConfig, RegularizationConfig
-from torch_pru.lm.dropout import Masks
 from torch_pru.lm.evaluation.dynamic import Adaptation, GradientStatistics
 from torch_pru.lm.evaluation.stepper import Stepper
-from torch_pru.lm.model import LanguageModel
-from torch_pru.lm.training.distributed import World
+from torch_pru.lm.model import LanguageModel, Masks
 from torch_pru.lm.training.optimizer import AveragedSGD
 from torch_pru.lm.training.step import TrainingStep
 from torch_pru.ops import backends, recurrence, reference
@@ -50,9 +48,7 @@ def run_everything() -> None:
     rates = RegularizationConfig(weight_drop=0.5, output_dropout=0.3, activation=1.0, temporal=1.0)
     model = LanguageModel(ModelConfig(unit="pru", embedding=8, hidden=(16, 8), levels=2, groups=2), rates, 12)
     optimizer = AveragedSGD(model.parameters(), clip=0.25)
-    step = TrainingStep(
-        model.train(), optimizer, Masks(torch.Generator().manual_seed(1)), World(torch.device("cpu"))
-    )
+    step = TrainingStep(model.train(), optimizer, Masks(torch.Generator().manual_seed(1)))
     tokens = torch.arange(12).view(6, 2)
     optimizer.prepare_step(lr=0.1)
     step(tokens, tokens, model.initial_state(2))

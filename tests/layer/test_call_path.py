@@ -16,9 +16,7 @@ import torch
 import torch_pru
 from torch_pru import PRU
 from torch_pru.lm.config import ModelConfig, RegularizationConfig
-from torch_pru.lm.dropout import Masks
-from torch_pru.lm.model import LanguageModel
-from torch_pru.lm.training.distributed import World
+from torch_pru.lm.model import LanguageModel, Masks
 from torch_pru.lm.training.optimizer import AveragedSGD
 from torch_pru.lm.training.step import TrainingStep
 from torch_pru.ops import native
@@ -56,7 +54,7 @@ def training_step() -> Callable[[], object]:
     model = LanguageModel(ModelConfig(unit="pru", embedding=8, hidden=(16, 8), levels=2, groups=2), rates, 12)
     optimizer = AveragedSGD(model.parameters(), clip=0.25)
     masks = Masks(torch.Generator().manual_seed(1))
-    step = TrainingStep(model.train(), optimizer, masks, World(torch.device("cpu")))
+    step = TrainingStep(model.train(), optimizer, masks)
     tokens = torch.arange(12).view(6, 2)
 
     def run() -> None:
@@ -68,7 +66,7 @@ def training_step() -> Callable[[], object]:
 
 CALLS: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {
     "a layer": (lambda: layer_call(8), 11),
-    "a training step": (training_step, 25),
+    "a training step": (training_step, 20),
 }
 
 

@@ -10,9 +10,8 @@ import torch
 
 from torch_pru import PRUError
 from torch_pru.lm.data import Corpus, Vocabulary
-from torch_pru.lm.device import choose_device
-from torch_pru.lm.environment import commit
-from torch_pru.lm.lock import locked
+from torch_pru.lm.device import choose_device, commit
+from torch_pru.lm.files import locked
 from torch_pru.lm.recipe import load_recipe, parse_overrides
 from torch_pru.lm.run import RunFolder, refuse_existing_run
 from torch_pru.lm.training import Interrupted, finetune

@@ -15,7 +15,7 @@ from attack import FILES, items_of, move_out, pru, reseal_state, unchanged
 from torch_pru import PRUError
 from torch_pru.lm.checkpoint import Checkpoint, save_checkpoint
 from torch_pru.lm.evaluation.scores import Scores, log_probabilities_file, save_log_probabilities, save_scores
-from torch_pru.lm.lock import locked
+from torch_pru.lm.files import locked
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training.journal import Journal
 

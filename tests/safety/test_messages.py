@@ -25,8 +25,7 @@ from torch_pru import PRU, PRUError, load_reference_weights
 from torch_pru.lm.config import build_config
 from torch_pru.lm.data import download as download_module
 from torch_pru.lm.data.download import MirrorError, download
-from torch_pru.lm.files import Folder
-from torch_pru.lm.lock import locked
+from torch_pru.lm.files import Folder, locked
 from torch_pru.lm.results import read_results
 from torch_pru.lm.seal import seal
 from torch_pru.lm.training import TrainingProgress, train

@@ -64,7 +64,7 @@ def is_finished(run: RunFolder) -> bool:
 
 def opened_to_resume(run: Path) -> InterruptedRun:
     """A run that can be resumed: no other process uses it, and it has an intact checkpoint."""
-    from torch_pru.lm.lock import locked
+    from torch_pru.lm.files import locked
     from torch_pru.lm.training.api import InterruptedRun
 
     start = InterruptedRun(run)
@@ -86,9 +86,8 @@ def opened_to_finetune(run: Path, overrides: dict[str, str]) -> FinetuningRun:
 
 def check_settings(config: Config) -> None:
     """Refuse settings that do not go together, with each other or with the machine."""
-    from torch_pru.lm.device import choose_device
+    from torch_pru.lm.device import check_precision, choose_device
     from torch_pru.lm.model import skeleton
-    from torch_pru.lm.precision import check_precision
     from torch_pru.lm.training.distributed import World
 
     model = skeleton(config.model, config.regularization)

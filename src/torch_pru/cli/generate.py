@@ -52,9 +52,8 @@ def generate(
     unchanged.
     """
     from torch_pru.lm.data.tokenizer import raw_pieces
-    from torch_pru.lm.device import choose_device
+    from torch_pru.lm.device import autocast, choose_device, usable_precision
     from torch_pru.lm.evaluation import generate as generate_words
-    from torch_pru.lm.precision import autocast, usable_precision
     from torch_pru.lm.run import RunFolder
 
     folder = RunFolder.open(run)

@@ -177,8 +177,8 @@ def split_values(text: str) -> list[str]:
 def train_grid(grid: Grid, folder: Path, minutes: float | None, ray: str | None = None) -> None:
     """Train what is not trained yet, score it, and show the table."""
     from torch_pru.lm.data.storage import write_aside
+    from torch_pru.lm.files import locked
     from torch_pru.lm.grid import grid_text
-    from torch_pru.lm.lock import locked
 
     runs = {
         folder / f"{cell.label}-seed{config.training.seed}": config
@@ -227,7 +227,7 @@ def rows_of(runs: Mapping[Path, Config]) -> list[Row]:
 def check_there(runs: Mapping[Path, Config]) -> None:
     """Refuse runs that have other settings, or that another process is training; say what there is to do."""
     from torch_pru.cli.header import count
-    from torch_pru.lm.lock import locked
+    from torch_pru.lm.files import locked
     from torch_pru.lm.run import RunFolder
 
     for path, config in runs.items():

@@ -13,9 +13,8 @@ from torch_pru.hf.modeling import PRUForCausalLM
 from torch_pru.hf.tokenization import fast_tokenizer
 from torch_pru.lm.data.text import EOS
 from torch_pru.lm.data.vocabulary import Vocabulary
-from torch_pru.lm.model import LanguageModel
+from torch_pru.lm.model import LanguageModel, MixtureOfSoftmaxes
 from torch_pru.lm.run import RunFolder
-from torch_pru.lm.softmax import MixtureOfSoftmaxes
 
 
 def export_run(run: RunFolder, folder: Path) -> None:

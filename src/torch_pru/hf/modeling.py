@@ -17,8 +17,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from torch_pru import PRU
 from torch_pru.errors import PRUError
 from torch_pru.hf.configuration import PRUConfig
-from torch_pru.lm.dropout import Masks
-from torch_pru.lm.model import LanguageModel
+from torch_pru.lm.model import LanguageModel, Masks
 
 
 class PRUCacheLayer(CacheLayerMixin):

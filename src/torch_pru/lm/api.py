@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from torch_pru.errors import check_positive
-from torch_pru.lm.device import choose_device
+from torch_pru.lm.device import autocast, choose_device, usable_precision
 from torch_pru.lm.evaluation import Evaluation
 from torch_pru.lm.evaluation import generate as generate_words
 from torch_pru.lm.model import LanguageModel
-from torch_pru.lm.precision import autocast, usable_precision
 from torch_pru.lm.progress import ProgressBar, no_progress_bar
 from torch_pru.lm.run import RunFolder
 

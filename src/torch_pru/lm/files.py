@@ -1,4 +1,4 @@
-"""Every file of a run folder is opened here.
+"""Every file of a run folder is opened here, and the folder is locked.
 
 A run folder may come from a stranger, so nothing in it may lead out of it. Folders and files are opened
 relative to an open directory and never through a symbolic link. Only regular files are read, and only up to a
@@ -14,6 +14,8 @@ import os
 import secrets
 import shutil
 import stat
+import sys
+import time
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -326,3 +328,53 @@ def read_limited(path: str | Path, limit: int) -> bytes:
             return file.read()
     except OSError as error:
         raise PRUError(f"cannot read {path}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def locked(path: Path, patience: float = 0.0) -> Iterator[None]:
+    """Keep other processes away from a run folder; the system lifts the lock when this process ends.
+
+    Where another process uses it already, wait up to ``patience`` seconds for it.
+    """
+    files = Folder(path)
+    files.make()
+    # The folder, too: the file can be deleted while a process holds it, and another would make a new one.
+    with files.open_lock("lock") as file, files.handle() as folder:
+        deadline = time.monotonic() + patience
+        while not (taken := lock(file) and lock_folder(folder)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if not taken:
+            raise PRUError(
+                f"another process is using the run in {path}; wait until it has finished, or stop it"
+            )
+        yield
+
+
+def lock(file: BinaryIO) -> bool:
+    """Take an exclusive lock on an open file; False where another holds it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def lock_folder(handle: int | None) -> bool:
+    """Take an exclusive lock on an open folder; False where another holds it. Not every system can."""
+    if handle is not None and sys.platform != "win32":
+        import fcntl
+
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # some network file systems lock files only
+            pass
+    return True

@@ -1,12 +1,15 @@
 """The language model: tied embedding, recurrent layers, decoder (AWD-LSTM's network with PRU or LSTM layers).
 
 tokens (T, B) -> embedding (T, B, E) -> layers (T, B, M) ... (T, B, E) -> decoder -> loss (T, B)
+
+In training, `Masks` draws all dropout masks. A decoder has the embedding as its weight matrix.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +18,10 @@ from torch.nn import functional as F
 from torch_pru import PRU
 from torch_pru.errors import PRUError, renaming_arguments
 from torch_pru.lm.config import Config, ModelConfig, RegularizationConfig
-from torch_pru.lm.dropout import Masks
-from torch_pru.lm.precision import weight_dtype
-from torch_pru.lm.softmax import MixtureOfSoftmaxes, Softmax
+from torch_pru.lm.device import weight_dtype
+from torch_pru.ops import backends
+from torch_pru.ops.dropping import draw_mask
+from torch_pru.ops.reference.training import full_precision
 
 State = list[tuple[Tensor, Tensor]]
 """h and c of each layer, each (1, B, M of the layer)."""
@@ -34,6 +38,167 @@ class Hidden(NamedTuple):
     raw: Tensor  # (T, B, E) output of the last layer
     dropped: Tensor  # (T, B, E) the same after output dropout; equal to ``raw`` in eval() mode
     state: State  # after the last step; detach it before the next window
+
+
+class Masks:
+    """Draws masks for the *global* batch and returns the columns of this process.
+
+    All processes have a generator in the same state and draw the same masks, so that a run uses the same
+    masks with any number of processes.
+
+    Args:
+        generator: on the device of the model.
+        batch: columns of the global batch; None for a single process.
+        first: the first column that belongs to this process.
+
+    Example:
+        >>> masks = Masks(torch.Generator().manual_seed(1))
+        >>> kept = masks.dropout(torch.ones(70, 20, 400), 0.5, shared=True)
+        >>> bool((kept[0] == kept[69]).all()), sorted(set(kept.flatten().tolist()))
+        (True, [0.0, 2.0])
+    """
+
+    def __init__(self, generator: torch.Generator, batch: int | None = None, first: int = 0) -> None:
+        self.generator = generator
+        self.batch = batch
+        self.first = first
+
+    def dropout(self, values: Tensor, probability: float, *, shared: bool) -> Tensor:
+        """Drop elements of ``values`` (T, B, D) and scale the rest by 1/(1-p).
+
+        With ``shared`` (variational dropout) one mask (1, B, D) is used for all steps of the window, else
+        each step has its own.
+        """
+        if probability == 0:
+            return values
+        steps, columns, size = values.shape
+        shape = (1 if shared else steps, self.batch or columns, size)
+        mask = draw_mask(shape, 1 - probability, values.device, self.generator)
+        mask = mask[:, self.first : self.first + columns]
+        return backends.run("drop", values, mask, 1 - probability, values.dtype)
+
+    def word_types(self, tokens: Tensor, weight: Tensor, probability: float) -> Tensor | float:
+        """The factor of each token's embedding, 0 or 1/(1-p), which is the same wherever the word occurs.
+
+        Args:
+            tokens: (T, B).
+            weight: (V, E), the embedding, of which whole rows are dropped.
+
+        Returns:
+            (T, B, 1), or 1.0 if nothing is dropped.
+        """
+        if probability == 0:
+            return 1.0
+        keep = 1 - probability
+        mask = weight.new_empty(len(weight), 1).bernoulli_(keep, generator=self.generator)
+        return mask.div_(keep)[tokens]
+
+    def weights(self, weight: Tensor, probability: float) -> Tensor:
+        """Drop elements of a weight and scale the rest by 1/(1-p); one mask for all columns of the batch."""
+        if probability == 0:
+            return weight
+        mask = draw_mask(weight.shape, 1 - probability, weight.device, self.generator)
+        return backends.run("drop", weight, mask, 1 - probability, weight.dtype)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the generator, and the type of its device."""
+        return {"device": self.generator.device.type, "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what ``state_dict`` returned; warns and does nothing if it does not fit."""
+        device = self.generator.device.type
+        if state_dict["generator"] is None:
+            warnings.warn(
+                "the run was saved by an earlier version, with another layout of the weights: dropout masks "
+                "are drawn anew",
+                stacklevel=2,
+            )
+        elif state_dict["device"] == device:
+            self.generator.set_state(state_dict["generator"])
+        else:
+            warnings.warn(
+                f"resuming on {device}: the random state of {state_dict['device']} cannot be restored there, "
+                f"dropout masks are reseeded",
+                stacklevel=2,
+            )
+
+
+class Softmax(nn.Module):
+    """log p = log_softmax(W h + b), where W is the embedding (V, E), which the caller passes; b starts at 0.
+
+    Example:
+        >>> softmax, embedding = Softmax(10_000), torch.randn(10_000, 400)
+        >>> softmax.log_probabilities(torch.randn(70, 20, 400), embedding).shape
+        torch.Size([70, 20, 10000])
+    """
+
+    def __init__(self, vocabulary_size: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(vocabulary_size))
+        self.experts = 1
+
+    def log_probabilities(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """(..., E) and (V, E) to (..., V)."""
+        return F.log_softmax(full_precision(F.linear(hidden, weight, self.bias)), -1)
+
+    def nll(self, hidden: Tensor, targets: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:
+        """Negative log-likelihood of ``targets`` (...) given ``hidden`` (..., E)."""
+        rows = hidden.flatten(0, -2)
+        return backends.run("cross_entropy", rows, weight, self.bias, targets.flatten()).view_as(targets)
+
+
+class MixtureOfSoftmaxes(nn.Module):
+    """p = sum_k prior_k softmax(W tanh(L_k h) + b) (Yang et al.): a decoder of higher rank than E.
+
+    Args:
+        hidden_size: H, size of the last layer's output h.
+        embedding_size: E, size of each expert's vector tanh(L_k h).
+        experts: number of softmaxes in the mixture.
+        vocabulary_size: V.
+        latent_dropout: dropout rate of the experts' vectors; one mask (1, B, experts * E) per window.
+
+    Example:
+        >>> mixture, embedding = MixtureOfSoftmaxes(620, 280, 15, 1000), torch.randn(1000, 280)
+        >>> probabilities = mixture.log_probabilities(torch.randn(7, 2, 620), embedding).exp()
+        >>> probabilities.sum(-1).allclose(torch.ones(7, 2))
+        True
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        embedding_size: int,
+        experts: int,
+        vocabulary_size: int,
+        latent_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.prior = nn.Linear(hidden_size, experts, bias=False)
+        self.latent = nn.Linear(hidden_size, experts * embedding_size)
+        self.bias = nn.Parameter(torch.zeros(vocabulary_size))
+        self.experts = experts
+        self.latent_dropout = latent_dropout
+
+    def _parts(self, hidden: Tensor, weight: Tensor, masks: Masks | None) -> tuple[Tensor, Tensor]:
+        """log prior (..., experts) and logits (..., experts, V)."""
+        latent = torch.tanh(self.latent(hidden))
+        if masks is not None:
+            latent = masks.dropout(latent, self.latent_dropout, shared=True)
+        latent = latent.unflatten(-1, (self.experts, weight.shape[1]))
+        logits = full_precision(F.linear(latent, weight, self.bias))
+        return F.log_softmax(full_precision(self.prior(hidden)), -1), logits
+
+    def log_probabilities(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """(..., H) and (V, E) to (..., V)."""
+        prior, logits = self._parts(hidden, weight, None)
+        return torch.logsumexp(prior.unsqueeze(-1) + F.log_softmax(logits, -1), -2)
+
+    def nll(self, hidden: Tensor, targets: Tensor, weight: Tensor, masks: Masks | None = None) -> Tensor:
+        """Negative log-likelihood of ``targets`` (...) given ``hidden`` (..., H)."""
+        prior, logits = self._parts(hidden, weight, masks)
+        index = targets[..., None, None].expand(*targets.shape, self.experts, 1)
+        chosen = logits.gather(-1, index).squeeze(-1) - logits.logsumexp(-1)  # (..., experts)
+        return -torch.logsumexp(prior + chosen, -1)
 
 
 class LanguageModel(nn.Module):

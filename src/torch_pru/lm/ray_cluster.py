@@ -16,7 +16,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from torch_pru.errors import PRUError
-from torch_pru.lm.training.peers import versions
+from torch_pru.lm.training.distributed import versions
 
 # Ray and Tune read these when they start.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

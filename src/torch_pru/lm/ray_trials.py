@@ -21,9 +21,8 @@ from ray.tune.schedulers import ASHAScheduler
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config, flat_settings
-from torch_pru.lm.files import Folder
+from torch_pru.lm.files import Folder, locked
 from torch_pru.lm.grid import Grid, Range, as_typed
-from torch_pru.lm.lock import locked
 from torch_pru.lm.metrics import has_finished
 from torch_pru.lm.recipe import config_text, read_config
 from torch_pru.lm.run import RunFolder

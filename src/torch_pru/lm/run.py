@@ -27,7 +27,7 @@ from torch_pru.lm.data.subwords import LIMIT as SUBWORDS_LIMIT
 from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.data.tokenizer import Tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
-from torch_pru.lm.environment import environment
+from torch_pru.lm.device import environment
 from torch_pru.lm.files import TEXT_LIMIT, VOCABULARY_LIMIT, Folder, MissingFileError
 from torch_pru.lm.metrics import METRICS, has_finished, is_cut_short, read_metrics, stop_reason
 from torch_pru.lm.model import LanguageModel

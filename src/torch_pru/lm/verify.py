@@ -16,8 +16,7 @@ from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.evaluation.scores import FILE as SCORES
 from torch_pru.lm.evaluation.scores import LOG_PROBABILITIES_LIMIT, load_scores, log_probabilities_file
-from torch_pru.lm.files import METRICS_LIMIT, TEXT_LIMIT, Folder, MissingFileError
-from torch_pru.lm.lock import locked
+from torch_pru.lm.files import METRICS_LIMIT, TEXT_LIMIT, Folder, MissingFileError, locked
 from torch_pru.lm.metrics import (
     METRICS,
     UNFINISHED,

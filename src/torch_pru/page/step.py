@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from torch_pru import PRU
 from torch_pru.errors import PRUError
-from torch_pru.lm.model import LanguageModel
-from torch_pru.lm.softmax import MixtureOfSoftmaxes, Softmax
+from torch_pru.lm.model import LanguageModel, MixtureOfSoftmaxes, Softmax
 from torch_pru.ops.spec import LayerSpec, LayerWeights, TransformSpec, even_sizes
 from torch_pru.page.graph import Graph
 

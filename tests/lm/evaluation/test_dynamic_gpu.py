@@ -10,6 +10,7 @@ from small_models import WORDS, speak, taught
 from torch import Tensor
 
 from torch_pru.lm.config import ModelConfig, RegularizationConfig
+from torch_pru.lm.device import autocast
 from torch_pru.lm.evaluation import (
     DynamicSettings,
     GradientStatistics,
@@ -21,7 +22,6 @@ from torch_pru.lm.evaluation import (
 )
 from torch_pru.lm.evaluation.dynamic import DynamicEvaluation
 from torch_pru.lm.model import LanguageModel
-from torch_pru.lm.precision import autocast
 from torch_pru.ops import reference
 from torch_pru.ops.cuda import updates
 

@@ -12,8 +12,7 @@ import torch
 from torch_pru.lm.config import Config, build_config
 from torch_pru.lm.data.corpus import Corpus
 from torch_pru.lm.data.vocabulary import Vocabulary
-from torch_pru.lm.dropout import Masks
-from torch_pru.lm.model import LanguageModel
+from torch_pru.lm.model import LanguageModel, Masks
 from torch_pru.lm.training.optimizer import AveragedSGD
 
 WORDS = 40

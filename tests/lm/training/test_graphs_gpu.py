@@ -9,9 +9,8 @@ import torch
 from small import NO_DROPOUT, small_masks, small_model
 from torch import distributed as dist
 
-from torch_pru.lm.dropout import Masks
 from torch_pru.lm.graphs import can_capture
-from torch_pru.lm.training.distributed import World
+from torch_pru.lm.model import Masks
 from torch_pru.lm.training.optimizer import AveragedSGD
 from torch_pru.lm.training.step import GraphedStep, TrainingStep
 from torch_pru.lm.training.windows import rotate_columns
@@ -29,7 +28,7 @@ def build(precision: str, seed: int = 1) -> tuple[TrainingStep, torch.Tensor]:
     text = torch.randint(
         0, WORDS, (400, BATCH), device=device, generator=torch.Generator(device).manual_seed(7)
     )
-    return TrainingStep(model, optimizer, masks, World(device), precision=precision), text
+    return TrainingStep(model, optimizer, masks, precision=precision), text
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16", "float32"])
@@ -59,15 +58,13 @@ def test_graphs_give_the_losses_of_plain_steps(precision: str) -> None:
         assert abs(ours - theirs) <= 1e-3 * theirs
 
 
-class ExchangingWorld(World):
-    """One process that exchanges gradients as several do."""
-
-    def average(self, tensors: Sequence[torch.Tensor]) -> None:
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        dist.all_reduce(flat)
-        parts = flat.split([tensor.numel() for tensor in tensors])
-        for tensor, part in zip(tensors, parts, strict=True):
-            tensor.copy_(part.view_as(tensor))
+def average(tensors: Sequence[torch.Tensor]) -> None:
+    """What `World.average` does with several processes, in one."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    dist.all_reduce(flat)
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view_as(tensor))
 
 
 @pytest.mark.skipif(not dist.is_nccl_available(), reason="needs NCCL")
@@ -78,7 +75,7 @@ def test_graphs_with_an_exchange_over_nccl() -> None:
     for way in ("exchanged", "alone"):
         step, text = build("float32")
         if way == "exchanged":
-            step.world = ExchangingWorld(torch.device("cuda"))
+            step.average = average
         graphed, state = GraphedStep(step, text), step.model.initial_state(BATCH)
         losses[way] = []
         for number in range(40):
@@ -165,7 +162,7 @@ def gradients_of_a_step(precision: str, device: torch.device) -> list[torch.Tens
 
     optimizer = Seeing(model.parameters(), clip=0.25, weight_decay=1e-6)
     masks = small_masks() if device.type == "cpu" else Masks(torch.Generator(device).manual_seed(1))
-    step = TrainingStep(model, optimizer, masks, World(device), precision=precision)
+    step = TrainingStep(model, optimizer, masks, precision=precision)
     text = torch.randint(0, words, (10, BATCH), generator=torch.Generator().manual_seed(7)).to(device)
     optimizer.prepare_step(1.0)
     step(text[:-1], text[1:], model.initial_state(BATCH))

@@ -8,9 +8,7 @@ from small import WORDS, small_masks, small_model
 from torch.nn import functional as F
 
 from torch_pru import PRU, PRUError
-from torch_pru.lm.dropout import Masks
-from torch_pru.lm.model import LanguageModel
-from torch_pru.lm.softmax import MixtureOfSoftmaxes, Softmax
+from torch_pru.lm.model import LanguageModel, Masks, MixtureOfSoftmaxes, Softmax
 
 UNITS = ["lstm", "pru"]
 TOKENS = torch.randint(0, WORDS, (9, 4), generator=torch.Generator().manual_seed(1))

@@ -8,13 +8,10 @@ import pytest
 import torch
 from small import NO_DROPOUT, small_masks, small_model, step_along
 
-from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD, NonFiniteCheck
 from torch_pru.lm.training.step import TrainingStep
 from torch_pru.ops import backends
 from torch_pru.ops.cuda import updates
-
-CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("factor", [None, 4.0])
@@ -40,7 +37,7 @@ def test_a_one_level_layer_has_two_biases_with_one_gradient() -> None:
     optimizer = AveragedSGD(model.parameters(), clip=1e-3, weight_decay=0.0)
     optimizer.prepare_step(1.0)
     tokens = torch.randint(0, 40, (9, 4))
-    TrainingStep(model, optimizer, small_masks(), World(CPU))(tokens, tokens, model.initial_state(4))
+    TrainingStep(model, optimizer, small_masks())(tokens, tokens, model.initial_state(4))
     moved = [biases[name].detach() - before[name] for name in biases]
     assert len(moved) == 2
     assert moved[0].abs().max() > 1e-6  # clipped twice it would be a thousandth of that

@@ -10,8 +10,8 @@ import pytest
 import torch.distributed as dist
 
 from torch_pru.errors import SharedError
-from torch_pru.lm.training import peers
-from torch_pru.lm.training.peers import PeerWatch, meet
+from torch_pru.lm.training import distributed
+from torch_pru.lm.training.distributed import PeerWatch, meet
 
 
 def in_threads(*calls: Any) -> list[Any]:
@@ -52,7 +52,7 @@ def test_versions_must_be_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         local.version = version
         return meet(store, rank, 3)
 
-    monkeypatch.setattr(peers, "versions", lambda: local.version)
+    monkeypatch.setattr(distributed, "versions", lambda: local.version)
     errors = in_threads(
         lambda: with_version(0, "torch-pru 0.1"),
         lambda: with_version(1, "torch-pru 0.1"),

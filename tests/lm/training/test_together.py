@@ -19,7 +19,7 @@ from test_resume import assert_same_end
 
 from torch_pru import PRUError
 from torch_pru.lm.config import Config
-from torch_pru.lm.lock import locked
+from torch_pru.lm.files import locked
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training import (
     DivergenceError,
@@ -40,7 +40,7 @@ DROPOUT = {"input_dropout": 0.3, "weight_drop": 0.4, "embedding_dropout": 0.1}
 
 @pytest.fixture(autouse=True)
 def _no_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_pru.lm.environment.commit", lambda: None)
+    monkeypatch.setattr("torch_pru.lm.device.commit", lambda: None)
 
 
 @pytest.fixture(scope="module")

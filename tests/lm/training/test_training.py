@@ -20,15 +20,13 @@ from torch import Tensor
 from torch_pru import PRUError
 from torch_pru.lm import checkpoint as checkpoint_module
 from torch_pru.lm.data.corpus import load_corpus
+from torch_pru.lm.device import check_precision
 from torch_pru.lm.evaluation.static import score
-from torch_pru.lm.files import Folder
-from torch_pru.lm.lock import locked
+from torch_pru.lm.files import Folder, locked
 from torch_pru.lm.model import build_model
-from torch_pru.lm.precision import LossScale, check_precision
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training import TrainingProgress, finetune, resume, train
-from torch_pru.lm.training.distributed import World
-from torch_pru.lm.training.optimizer import AveragedSGD, NonFiniteCheck
+from torch_pru.lm.training.optimizer import AveragedSGD, LossScale, NonFiniteCheck
 from torch_pru.lm.training.step import TrainingStep
 from torch_pru.lm.training.windows import epoch_windows, training_columns
 from torch_pru.lm.verify import accept
@@ -170,7 +168,7 @@ def test_a_step_never_asks_the_device_for_a_number(unit: str, precision: str) ->
     model = small_model(unit=unit).train()
     optimizer = AveragedSGD(model.parameters(), clip=0.25, weight_decay=1e-6)
     optimizer.start_averaging()
-    step = TrainingStep(model, optimizer, small_masks(), World(CPU), precision=precision)
+    step = TrainingStep(model, optimizer, small_masks(), precision=precision)
     tokens = torch.randint(0, 40, (9, 4))
     state = model.initial_state(4)
     before = model.embedding.weight.detach().clone()

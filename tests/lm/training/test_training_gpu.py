@@ -9,9 +9,8 @@ import pytest
 import torch
 from small import small_config, small_model
 
-from torch_pru.lm.dropout import Masks
+from torch_pru.lm.model import Masks
 from torch_pru.lm.training import resume, train
-from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD
 from torch_pru.lm.training.step import TrainingStep
 
@@ -32,7 +31,7 @@ def test_a_step_does_not_wait(unit: str, precision: str) -> None:
     optimizer = AveragedSGD(model.parameters(), clip=0.25, weight_decay=1e-6)
     optimizer.start_averaging()
     masks = Masks(torch.Generator(device).manual_seed(1))
-    step = TrainingStep(model, optimizer, masks, World(device), precision=precision)
+    step = TrainingStep(model, optimizer, masks, precision=precision)
     tokens, state = torch.randint(0, 40, (9, 4), device=device), model.initial_state(4)
     for number in range(3):
         if number == 1:  # the first step compiles and allocates

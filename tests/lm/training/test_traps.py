@@ -14,9 +14,8 @@ from small import NO_DROPOUT, WORDS, small_config, small_corpus, small_masks, sm
 from torch import Tensor
 
 from torch_pru.lm.config import TrainingConfig
-from torch_pru.lm.dropout import Masks
 from torch_pru.lm.evaluation.static import score
-from torch_pru.lm.model import LanguageModel
+from torch_pru.lm.model import LanguageModel, Masks
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD
@@ -164,7 +163,7 @@ def test_decay_covers_all_parameters_and_clipping_covers_the_penalties() -> None
     tokens, targets = torch.randint(0, WORDS, (9, 4)), torch.randint(0, WORDS, (9, 4))
     optimizer = AveragedSGD(model.parameters(), clip=0.25, weight_decay=0.01)
     optimizer.prepare_step(2.0)
-    TrainingStep(model, optimizer, small_masks(), CPU)(tokens, targets, model.initial_state(4))
+    TrainingStep(model, optimizer, small_masks())(tokens, targets, model.initial_state(4))
 
     hidden = copy.hidden(tokens, copy.initial_state(4), small_masks())
     change = hidden.raw[1:] - hidden.raw[:-1]
@@ -185,7 +184,7 @@ def gradient_of_step(model: LanguageModel, masks: Masks, tokens: Tensor, targets
     before = [weight.detach().clone() for weight in model.parameters()]
     optimizer = AveragedSGD(model.parameters(), clip=1e9, weight_decay=0.0)
     optimizer.prepare_step(1.0)
-    TrainingStep(model, optimizer, masks, CPU)(tokens, targets, model.initial_state(4))
+    TrainingStep(model, optimizer, masks)(tokens, targets, model.initial_state(4))
     return [old - new.detach() for old, new in zip(before, model.parameters(), strict=True)]
 
 
@@ -211,7 +210,7 @@ def test_the_reported_loss_is_the_cross_entropy_alone() -> None:
     expected = model.nll(hidden.raw, targets).mean()
     optimizer = AveragedSGD(model.parameters(), clip=0.25, weight_decay=0.0)
     optimizer.prepare_step(1.0)
-    _, loss = TrainingStep(model, optimizer, small_masks(), CPU)(tokens, targets, model.initial_state(4))
+    _, loss = TrainingStep(model, optimizer, small_masks())(tokens, targets, model.initial_state(4))
     torch.testing.assert_close(loss, expected.detach())
 
 

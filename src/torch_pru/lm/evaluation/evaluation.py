@@ -15,7 +15,7 @@ from torch_pru.errors import PRUError, check_choice, check_positive
 from torch_pru.lm.checkpoint import saved_numbers
 from torch_pru.lm.data import Corpus, EncodedText, TextSize, encode_text
 from torch_pru.lm.data.sources import SPLITS
-from torch_pru.lm.device import choose_device, device_name
+from torch_pru.lm.device import autocast, check_precision, choose_device, device_name
 from torch_pru.lm.evaluation.cache import score_cache
 from torch_pru.lm.evaluation.dynamic import GradientStatistics, gradient_statistics, score_dynamic
 from torch_pru.lm.evaluation.scores import (
@@ -28,8 +28,7 @@ from torch_pru.lm.evaluation.scores import (
 )
 from torch_pru.lm.evaluation.static import score
 from torch_pru.lm.evaluation.tune import TOKENS, Tuning, tune_cache, tune_dynamic
-from torch_pru.lm.lock import locked
-from torch_pru.lm.precision import autocast, check_precision
+from torch_pru.lm.files import locked
 from torch_pru.lm.progress import ProgressBar, ProgressCallback, no_progress_bar
 from torch_pru.lm.run import RunFolder
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.data.tokenizer import TextSize
-from torch_pru.lm.environment import commit
+from torch_pru.lm.device import commit
 from torch_pru.lm.evaluation.cache import CacheSettings
 from torch_pru.lm.evaluation.dynamic import DynamicSettings
 from torch_pru.lm.evaluation.static import Score, perplexity

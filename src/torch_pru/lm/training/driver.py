@@ -24,7 +24,7 @@ from torch_pru.lm.config import Config, is_subwords
 from torch_pru.lm.data.corpus import Corpus, load_corpus
 from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.device import choose_device
-from torch_pru.lm.lock import locked
+from torch_pru.lm.files import locked
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training.distributed import World, joined_world
 from torch_pru.lm.training.progress import ProgressListener, ProgressNotifier, TrainingProgress

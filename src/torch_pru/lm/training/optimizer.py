@@ -1,4 +1,4 @@
-"""SGD with gradient clipping, weight decay and a running average of the weights.
+"""SGD with gradient clipping, weight decay and a running average of the weights; loss scaling for float16.
 
 ``torch.optim.ASGD`` steps with the learning rate of its *previous* call, so that the learning rate of a
 window would be used for the next window. Here a step uses the learning rate that was set for it.
@@ -173,3 +173,44 @@ class AveragedSGD(torch.optim.Optimizer):
         """Names of the parameters; without names, their numbers."""
         numbers = [str(number) for number in range(len(self.params))]
         return self.param_groups[0].get("param_names", numbers)
+
+
+class LossScale:
+    """Keeps float16 gradients in range, without synchronizing with the device.
+
+    The loss is multiplied by ``scale`` before the backward pass, and the optimizer divides the gradients by
+    it. A step whose gradients overflow is skipped (the optimizer takes the gradient as zero), and the scale
+    is halved; after 2,000 steps without overflow it is doubled. ``torch.amp.GradScaler`` does the same, but
+    synchronizes at every step.
+
+    Example:
+        >>> loss_scale = LossScale(torch.device("cpu"))
+        >>> loss_scale.update(torch.tensor(torch.inf))
+        >>> loss_scale.scale.item()
+        2048.0
+    """
+
+    INITIAL, MAXIMUM, GROWTH_INTERVAL = 2.0**12, 2.0**20, 2000
+
+    def __init__(self, device: torch.device) -> None:
+        self.scale = torch.full((), self.INITIAL, device=device)
+        self.good_steps = torch.zeros((), device=device)  # since the last overflow or growth
+
+    @torch.no_grad()
+    def update(self, grad_norm: Tensor) -> None:
+        """Set the scale of the next step from the norm (0-d) of this step's scaled gradients."""
+        finite = torch.isfinite(grad_norm)
+        self.good_steps.copy_(torch.where(finite, self.good_steps + 1, 0.0))
+        grow = self.good_steps >= self.GROWTH_INTERVAL
+        self.good_steps.masked_fill_(grow, 0.0)
+        change = torch.where(finite, torch.where(grow, 2.0, 1.0), 0.5)
+        self.scale.mul_(change).clamp_(1.0, self.MAXIMUM)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The scale and the number of steps without overflow."""
+        return {"scale": self.scale, "good_steps": self.good_steps}
+
+    def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
+        """Load what ``state_dict`` returned."""
+        self.scale.copy_(state_dict["scale"])
+        self.good_steps.copy_(state_dict["good_steps"])

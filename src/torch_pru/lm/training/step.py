@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,12 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_pru.lm.config import RegularizationConfig
-from torch_pru.lm.dropout import Masks
+from torch_pru.lm.device import autocast
 from torch_pru.lm.graphs import GraphCache
-from torch_pru.lm.model import Hidden, LanguageModel, State, flat
-from torch_pru.lm.precision import LossScale, autocast
-from torch_pru.lm.training.distributed import World
-from torch_pru.lm.training.optimizer import AveragedSGD, NonFiniteCheck
+from torch_pru.lm.model import Hidden, LanguageModel, Masks, State, flat
+from torch_pru.lm.training.optimizer import AveragedSGD, LossScale, NonFiniteCheck
 from torch_pru.ops import backends
 from torch_pru.ops import torch_private as private
 
@@ -26,6 +25,13 @@ class TrainingStep:
     device: the caller sets the learning rate with ``optimizer.prepare_step`` before each call. So the steps
     on windows of one length can be captured as a CUDA graph.
 
+    Args:
+        model: in ``train()`` mode.
+        optimizer: of all its parameters.
+        masks: draws the dropout masks.
+        average: replaces tensors by their mean over the processes of the run; None for a single process.
+        precision: compute precision, as in the settings.
+
     Attributes:
         step_count: 0-d, steps taken.
         first_bad_step: 0-d, the first step whose loss or gradient was not finite, or -1.
@@ -36,16 +42,16 @@ class TrainingStep:
         model: LanguageModel,
         optimizer: AveragedSGD,
         masks: Masks,
-        world: World,
         *,
+        average: Callable[[list[Tensor]], None] | None = None,
         precision: str = "float32",
     ) -> None:
         device = model.embedding.weight.device
         self.model = model
         self.optimizer = optimizer
         self.masks = masks
-        self.world = world
-        self.precision = precision
+        self.average = average
+        self.autocast = autocast(precision, device)
         self.loss_scale = LossScale(device) if precision == "float16" else None
         self.step_count = torch.zeros((), dtype=torch.int64, device=device)
         self.first_bad_step = torch.full((), -1, dtype=torch.int64, device=device)
@@ -63,15 +69,15 @@ class TrainingStep:
             processes, 0-d on the device.
         """
         vectors = F.embedding(tokens, self.model.embedding.weight.detach()).requires_grad_()
-        with autocast(self.precision, tokens.device):
+        with self.autocast:
             hidden = self.model.hidden(tokens, state, self.masks, vectors)
             entropy = self.model.nll(hidden.dropped, targets, self.masks).mean()
         loss = entropy + penalties(hidden, self.model.regularization)
         self._backward(loss, tokens, vectors)
-        # The loss is averaged together with the gradients, so that every process sees the same number.
         gradients = self.optimizer.gradients()
         entropy = entropy.detach().to(gradients[0].dtype)
-        self.world.average([*gradients, entropy])
+        if self.average is not None:  # the loss, too, so that every process sees the same number
+            self.average([*gradients, entropy])
         check = NonFiniteCheck(entropy, self.step_count, self.first_bad_step)
         if self.loss_scale is None:
             self.optimizer.step(check=check)

@@ -17,11 +17,10 @@ from torch_pru.errors import PRUError
 from torch_pru.lm.checkpoint import Checkpoint, save_checkpoint
 from torch_pru.lm.config import Config
 from torch_pru.lm.data.corpus import Corpus
-from torch_pru.lm.dropout import Masks
+from torch_pru.lm.device import check_precision
 from torch_pru.lm.evaluation.static import perplexity, score
 from torch_pru.lm.graphs import can_capture
-from torch_pru.lm.model import LanguageModel, build_model
-from torch_pru.lm.precision import autocast, check_precision
+from torch_pru.lm.model import LanguageModel, Masks, build_model
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.journal import Journal
@@ -78,8 +77,9 @@ class Trainer:
         generator = torch.Generator(device)
         generator.manual_seed(random.Random(f"masks {settings.seed}").getrandbits(63))
         self.masks = Masks(generator, settings.batch, own.start)
+        average = world.average if world.size > 1 else None
         self.training_step = TrainingStep(
-            self.model, self.optimizer, self.masks, world, precision=settings.precision
+            self.model, self.optimizer, self.masks, average=average, precision=settings.precision
         )
         captures = settings.graphs and can_capture(self.model)
         self.graphed_step = GraphedStep(self.training_step, self.text.columns) if captures else None
@@ -175,7 +175,7 @@ class Trainer:
             self._save()
         except DivergenceError as error:
             self._save_best()
-            self._log_stop("diverged", error=str(error))
+            self._log("stop", {"stop_reason": "diverged", "error": str(error)})
             raise
         finally:
             if self.journal is not None:
@@ -228,7 +228,8 @@ class Trainer:
         settings = self.config.training
         report_due = self.global_step % settings.log_steps == 0
         progress = self._report() if report_due else None
-        stop, save_due = self.stop.number, self._minutes_are_over()
+        minutes = settings.checkpoint_minutes
+        stop, save_due = self.stop.number, 0 < minutes <= (time.monotonic() - self.saved_at) / 60
         time_used = self._share_of_time(self._seconds())
         if self.world.size == 1:
             self.time_used = time_used
@@ -242,7 +243,8 @@ class Trainer:
         if stop or save_due:
             self._save()
         if stop:
-            self._log_stop(f"interrupted by {signal.Signals(stop).name}")
+            # After the checkpoint, so that resuming drops this line.
+            self._log("stop", {"stop_reason": f"interrupted by {signal.Signals(stop).name}"})
             raise Interrupted(stop, str(self.run.path))
         return progress
 
@@ -250,11 +252,6 @@ class Trainer:
         """The share of the time limit that has been used after this training time."""
         minutes = self.config.training.minutes
         return seconds / (60 * minutes) if minutes else 0.0
-
-    def _minutes_are_over(self) -> bool:
-        """Whether it is time for a checkpoint."""
-        minutes = self.config.training.checkpoint_minutes
-        return minutes > 0 and time.monotonic() - self.saved_at >= 60 * minutes
 
     def _end_epoch(self) -> TrainingProgress:
         """Validate, with the averaged weights if averaging has started, and decide how to continue."""
@@ -264,9 +261,7 @@ class Trainer:
         with self.optimizer.averaged_weights():
             loss = self._validate()
             if not math.isfinite(loss):
-                raise DivergenceError(
-                    f"the validation loss after epoch {self.schedule.epoch + 1} is {loss}; {self._advice()}"
-                )
+                raise self._diverged(f"the validation loss after epoch {self.schedule.epoch + 1} is {loss}")
             decision = self.schedule.end_epoch(loss, time_is_up=self.time_used >= 1)
             if self.schedule.best_epoch == self.schedule.epoch:
                 self.best = copy_weights(self.model)
@@ -278,7 +273,18 @@ class Trainer:
         self.valid_loss, done = loss, self.step_in_epoch
         self.step_in_epoch = 0
         self.epoch_loss.reset()
-        self._log_epoch(train_loss, loss, decision, averaged=was_averaging, round=round_)
+        values = {
+            "epoch": self.schedule.epoch,
+            "stage": self.schedule.stage,
+            "train_loss": train_loss,
+            "valid_loss": loss,
+            "valid_perplexity": perplexity(loss),
+            "best_valid_loss": self.schedule.best,
+            "decision": decision.value,
+            "averaged": was_averaging,
+            "round": round_,
+        }
+        self._log("epoch", values | ({"stop_reason": self.schedule.stop_reason} if self.finished else {}))
         progress = self._progress(self.schedule.epoch, done, steps, train_loss)
         return replace(progress, round=round_, ended=True, stop_reason=self.schedule.stop_reason)
 
@@ -286,7 +292,7 @@ class Trainer:
         """Mean loss of the validation text at ``valid_batch`` columns, which is used for decisions only."""
         loss = 0.0
         if self.world.main:
-            with autocast(self.config.training.precision, self.world.device):
+            with self.training_step.autocast:
                 loss = score(self.model, self.valid, batch=self.config.training.valid_batch).nll
         return self.world.from_main(loss)
 
@@ -312,44 +318,20 @@ class Trainer:
         now = time.monotonic()
         self.tokens_per_second = tokens / max(now - self.reported_at, 1e-9)
         self.reported_at = now
-        if self.journal is not None:
-            values = {
-                "kind": "steps",
-                "step": self.global_step,
-                "epoch": self.schedule.epoch + 1,
-                "stage": self.schedule.stage,
-                "loss": loss,
-                "perplexity": perplexity(loss),
-            }
-            self.journal.write(values, self._clock() | {"tokens_per_second": self.tokens_per_second})
+        values = {
+            "epoch": self.schedule.epoch + 1,
+            "stage": self.schedule.stage,
+            "loss": loss,
+            "perplexity": perplexity(loss),
+        }
+        self._log("steps", values, tokens_per_second=self.tokens_per_second)
         return self._progress(self.schedule.epoch + 1, self.step_in_epoch, len(self._windows()), loss)
 
-    def _log_epoch(self, train_loss: float, loss: float, decision: Decision, **more: Any) -> None:
-        if self.journal is None:
-            return
-        values = {
-            "kind": "epoch",
-            "step": self.global_step,
-            "epoch": self.schedule.epoch,
-            "stage": self.schedule.stage,
-            "train_loss": train_loss,
-            "valid_loss": loss,
-            "valid_perplexity": perplexity(loss),
-            "best_valid_loss": self.schedule.best,
-            "decision": decision.value,
-        }
-        if self.finished:
-            more["stop_reason"] = self.schedule.stop_reason
-        self.journal.write(values | more, self._clock())
-
-    def _log_stop(self, reason: str, **more: Any) -> None:
-        """Log why training stops before its end. The line is after the checkpoint, so resuming drops it."""
+    def _log(self, kind: str, values: dict[str, Any], **clock: float) -> None:
+        """Add a line to metrics.jsonl, in the process that writes files."""
         if self.journal is not None:
-            values = {"kind": "stop", "step": self.global_step, "stop_reason": reason}
-            self.journal.write(values | more, self._clock())
-
-    def _clock(self) -> dict[str, float]:
-        return {"time": time.time(), "seconds": self._seconds()}
+            clock = {"time": time.time(), "seconds": self._seconds()} | clock
+            self.journal.write({"kind": kind, "step": self.global_step} | values, clock)
 
     def _seconds(self) -> float:
         """Training time of the run, over all processes that have worked on it."""
@@ -358,13 +340,10 @@ class Trainer:
     def _progress(self, epoch: int, step: int, steps: int, loss: float) -> TrainingProgress:
         assert self.started is not None
         done = max(1, self.global_step - self.first_step)
-        epochs_left = 0 if self.finished else max(0, self.schedule.epochs - epoch)
-        steps_left = max(0, steps - step) + steps * epochs_left
+        steps_left = max(0, steps - step) + steps * max(0, self.schedule.epochs - epoch)
         seconds_left = steps_left * (time.monotonic() - self.started) / done
         if minutes := self.config.training.minutes:
-            seconds_left = (
-                0.0 if self.finished else max(0.0, min(seconds_left, 60 * minutes - self._seconds()))
-            )
+            seconds_left = max(0.0, min(seconds_left, 60 * minutes - self._seconds()))
         best = self.schedule.best
         return TrainingProgress(
             run_folder=self.run.path,
@@ -376,7 +355,7 @@ class Trainer:
             steps=steps,
             loss=loss,
             tokens_per_second=self.tokens_per_second,
-            seconds_left=seconds_left,
+            seconds_left=0.0 if self.finished else seconds_left,
             valid_loss=self.valid_loss,
             best_valid_loss=best if math.isfinite(best) else None,
             averaging=self.optimizer.averages is not None,
@@ -386,19 +365,19 @@ class Trainer:
         """Raise if the run has diverged. The flag is on the device, so this synchronizes."""
         bad_step = int(self.training_step.first_bad_step)
         if bad_step >= 0:
-            raise DivergenceError(
-                f"the loss or its gradient is not finite at step {bad_step}; {self._advice()}"
-            )
+            raise self._diverged(f"the loss or its gradient is not finite at step {bad_step}")
         uniform = math.log(self.model.vocabulary_size)
         if self.log_loss.tokens and self.log_loss.mean() > uniform + DIVERGED:
-            raise DivergenceError(
+            raise self._diverged(
                 f"the loss has exploded to {self.log_loss.mean():.1f} by step {self.global_step} (a uniform "
-                f"guess has {uniform:.1f}); {self._advice()}"
+                f"guess has {uniform:.1f})"
             )
 
-    def _advice(self) -> str:
-        folder = self.run.checkpoints
-        return f"the checkpoints in {folder} hold the last good weights; try a smaller learning_rate"
+    def _diverged(self, problem: str) -> DivergenceError:
+        return DivergenceError(
+            f"{problem}; the checkpoints in {self.run.checkpoints} hold the last good weights; try a smaller "
+            f"learning_rate"
+        )
 
     def _save(self) -> None:
         self._check_divergence()  # diverged weights must not replace good ones
