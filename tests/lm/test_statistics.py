@@ -14,7 +14,6 @@ from torch_pru.lm.statistics import (
     Interval,
     blocks_of,
     crossed_bootstrap,
-    incomplete_beta,
     student_t_quantile,
     welch,
 )
@@ -48,16 +47,6 @@ def test_quantiles_of_fractional_degrees(degrees: float) -> None:
     points = numpy.linspace(0.0, end, 200_001)
     density = numpy.exp(log_scale - (degrees + 1) / 2 * numpy.log1p(points**2 / degrees))
     assert 0.5 + numpy.trapezoid(density, points) == pytest.approx(0.975, abs=1e-8)
-
-
-@pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (3.0, 2.0), (7.5, 0.5), (1.0, 9.0)])
-def test_incomplete_beta(a: float, b: float) -> None:
-    scale = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b))
-    for x in (0.01, 0.3, 0.62, 0.97):
-        # x = sin(angle)^2 takes the poles at 0 and 1 away
-        angles = numpy.linspace(0.0, math.asin(math.sqrt(x)), 200_001)
-        values = 2 * numpy.sin(angles) ** (2 * a - 1) * numpy.cos(angles) ** (2 * b - 1)
-        assert incomplete_beta(x, a, b) == pytest.approx(scale * numpy.trapezoid(values, angles), abs=1e-8)
 
 
 def test_welch_by_hand() -> None:

@@ -32,12 +32,7 @@ PRECISIONS = ("float32", "bfloat16", "float16", "float64", "auto")
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The text.
-
-    Example:
-        >>> DataConfig(corpus="ptb").corpus
-        'ptb'
-    """
+    """The text."""
 
     corpus: str = setting(
         BUILT_IN,
@@ -54,7 +49,6 @@ class DataConfig:
         check_types(self)
         if not self.corpus:
             raise PRUError(f"corpus='' is not a text; use {', '.join(CORPORA)}, {BUILT_IN} or a folder")
-        check_encodable("corpus", self.corpus)
         check_tokenizer(self.tokenizer)
 
 
@@ -149,13 +143,7 @@ class ModelConfig:
                 f"hidden={list(self.hidden)} ends in {self.hidden[-1]}, but the decoder is tied to "
                 f"embedding={self.embedding}; the last layer must have that size"
             )
-        self._check_unit()
-
-    def _check_unit(self) -> None:
-        """Refuse the PRU's settings for an LSTM: they would have no effect."""
-        if self.unit == "pru":
-            return
-        if others := pru_settings(self):
+        if self.unit != "pru" and (others := pru_settings(self)):  # they would have no effect
             given = ", ".join(f"{name}={shown(value)}" for name, value in others.items())
             raise PRUError(f"{given}: only a PRU has such settings; leave them out, or use unit='pru'")
 
@@ -185,12 +173,7 @@ PRU_SETTINGS = frozenset(item.name for item in dataclasses.fields(ModelConfig)) 
 
 @dataclass(frozen=True)
 class RegularizationConfig:
-    """Regularization, against overfitting. The defaults are AWD-LSTM's for the Penn Treebank.
-
-    Example:
-        >>> RegularizationConfig(variational=False, embedding_dropout=0.0, weight_drop=0.0).temporal
-        1.0
-    """
+    """Regularization, against overfitting. The defaults are AWD-LSTM's for the Penn Treebank."""
 
     input_dropout: float = setting(0.4, "dropout probability of the embedding's output")
     hidden_dropout: float = setting(0.25, "dropout probability between layers")
@@ -218,12 +201,7 @@ class RegularizationConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How the model is trained.
-
-    Example:
-        >>> TrainingConfig(epochs=500, early_stop_from=200).learning_rate
-        30.0
-    """
+    """How the model is trained."""
 
     batch: int = setting(20, "batch size: columns of text that are read in parallel, over all processes")
     window: int = setting(70, "usual number of steps per window; the length of each window is random")
@@ -270,8 +248,6 @@ class TrainingConfig:
         for name in ("minutes", "early_stop_from", "seed", "checkpoint_minutes", "checkpoint_steps"):
             check_not_negative(name, getattr(self, name))
         check_probability("cooldown", self.cooldown, one_allowed=True)
-        if self.seed >= 2**63:
-            raise PRUError(f"seed={self.seed} must be below 2^63")
         for name in ("learning_rate", "clip"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise PRUError(f"{name}={getattr(self, name)!r} must be greater than 0")
@@ -303,19 +279,16 @@ class Config:
         check_encodable("name", self.name)
         if self.name in ("", ".", "..") or set(self.name) & set("/\\\0"):
             raise PRUError(f"name={shown(self.name)} must be usable as the name of a folder, without / or \\")
-        self._check_latent_dropout()
-        if self.finetuning:
-            try:
-                second_stage(self)
-            except PRUError as error:
-                raise PRUError(f"[finetuning] {error}") from error
-
-    def _check_latent_dropout(self) -> None:
         if self.model.experts == 1 and self.regularization.latent_dropout:
             raise PRUError(
                 f"latent_dropout={self.regularization.latent_dropout} belongs to a mixture of softmaxes; "
                 f"experts=1 has none"
             )
+        if self.finetuning:
+            try:
+                second_stage(self)
+            except PRUError as error:
+                raise PRUError(f"[finetuning] {error}") from error
 
 
 SECTIONS: dict[str, type] = {

@@ -32,11 +32,10 @@ from torch_pru.lm.files import TEXT_LIMIT, VOCABULARY_LIMIT, Folder, MissingFile
 from torch_pru.lm.metrics import METRICS, has_finished, is_cut_short, read_metrics, stop_reason
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.recipe import TOML_LIMIT, config_text, read_config
-from torch_pru.lm.schema import byte_limit, check_state, check_weights
+from torch_pru.lm.schema import STAGES, byte_limit, check_state, check_weights
 from torch_pru.lm.seal import digest_of, seal, unseal
 
 FORMAT = 1  # of the folder; raise it when a reader of the old one could not read the new one
-STAGES = ("train", "finetune")
 CHECKED = {"config.toml": TOML_LIMIT, "vocabulary.txt": VOCABULARY_LIMIT, SUBWORDS: SUBWORDS_LIMIT}
 """Files whose checksums run.json has, and the bytes they may have; the last only if there are subwords."""
 

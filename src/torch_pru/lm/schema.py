@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch_pru.lm.checkpoint import SLACK, Checkpoint
 from torch_pru.lm.config import Config
 from torch_pru.lm.model import skeleton
 
-Shapes = Mapping[str, torch.Size]
+STAGES = ("train", "finetune")
 LARGEST = 2**53
 """Counts are below this: they stay exact as floats."""
 
@@ -29,6 +29,17 @@ GENERATOR_BYTES = 1 << 16
 
 class Misfit(ValueError):  # noqa: N818 (it says what is wrong)
     """A field that is not as it should be. The message names the field."""
+
+
+class Run(NamedTuple):
+    """What a checkpoint must fit: the shapes of the weights by name, and the settings."""
+
+    shapes: Mapping[str, torch.Size]
+    config: Config
+
+
+Check = Callable[[str, object, Run], None]
+"""Called with the name of a field and its value; raises a `Misfit`."""
 
 
 def byte_limit(config: Config, words: int) -> int:
@@ -42,27 +53,29 @@ def byte_limit(config: Config, words: int) -> int:
 def check_weights(checkpoint: Checkpoint, config: Config, words: int) -> None:
     """Raise unless the weights are those of a run with these settings and so many words."""
     model = skeleton(config.model, config.regularization, words)
-    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    run = Run({name: value.shape for name, value in model.state_dict().items()}, config)
     with naming(checkpoint):
-        check_named("weights", checkpoint.weights, shapes, config)
+        check_named("weights", checkpoint.weights, run)
         if checkpoint.best:
-            check_named("best", checkpoint.best, shapes, config)
+            check_named("best", checkpoint.best, run)
 
 
 def check_state(checkpoint: Checkpoint, config: Config) -> None:
     """Raise unless the state has exactly the known fields; the weights must have been checked."""
-    shapes = {name: value.shape for name, value in checkpoint.weights.items()}
+    run = Run({name: value.shape for name, value in checkpoint.weights.items()}, config)
+    state = checkpoint.state
     with naming(checkpoint):
-        found = as_dict("state", checkpoint.state)
-        if found.keys() != STATE.keys():
-            wrong = sorted(map(str, found.keys() ^ STATE.keys()))
-            raise Misfit(
-                f"state must have {', '.join(STATE)}; it differs in {wrong[0]:.100}{and_more(wrong)}"
-            )
-        for name, check in STATE.items():
-            check(name, found[name], shapes, config)
-        if found["finished"] and not checkpoint.best:
+        check_fields("state", state, STATE, run)
+        schedule, masks = state["schedule"], state["masks"]
+        if schedule["best_epoch"] > schedule["epoch"]:
+            raise Misfit(f"schedule.best_epoch={schedule['best_epoch']} is after epoch={schedule['epoch']}")
+        if state["finished"] and not checkpoint.best:
             raise Misfit("best is empty, but the run is finished")
+        if masks["device"] == "cpu" and masks["generator"] is not None:
+            try:
+                torch.Generator().set_state(masks["generator"])
+            except (RuntimeError, TypeError) as error:
+                raise Misfit("masks.generator is not the state of a random generator") from error
 
 
 @contextmanager
@@ -75,79 +88,71 @@ def naming(checkpoint: Checkpoint) -> Iterator[None]:
         raise PRUError(f"{problem}: {error}") from None
 
 
-def check_named(field: str, weights: object, shapes: Shapes, config: Config) -> None:
+def check_fields(field: str, value: object, fields: Mapping[str, Any], run: Run) -> None:
+    """A dictionary with exactly these keys; beside each is a `Check` of its value, or the keys of that."""
+    found = as_dict(field, value)
+    if found.keys() != fields.keys():
+        wrong = sorted(map(str, found.keys() ^ fields.keys()))
+        raise Misfit(f"{field} must have {', '.join(fields)}; it differs in {wrong[0]:.100}{and_more(wrong)}")
+    for name, check in fields.items():
+        inner = f"{field}.{name}"
+        if isinstance(check, Mapping):
+            check_fields(inner, found[name], check, run)
+        else:
+            check(inner, found[name], run)
+
+
+def plain(kind: type, expected: str, fits: Callable[[Any], bool]) -> Check:
+    """A value of exactly this type that fits."""
+
+    def check(field: str, value: object, run: Run) -> None:
+        if type(value) is not kind or not fits(value):
+            raise Misfit(f"{field} is {short(value)}; expected {expected}")
+
+    return check
+
+
+def check_named(field: str, weights: object, run: Run) -> None:
     """Weights must have the names and shapes of the model, and be finite."""
     found = as_dict(field, weights)
-    if missing := sorted(shapes.keys() - found.keys()):
+    if missing := sorted(run.shapes.keys() - found.keys()):
         raise Misfit(f"{field} lacks {missing[0]!r}{and_more(missing)}")
-    if unknown := sorted(found.keys() - shapes.keys()):
+    if unknown := sorted(found.keys() - run.shapes.keys()):
         raise Misfit(f"{field} has {unknown[0]!r:.100}{and_more(unknown)}, which the model has not")
-    wide = config.training.precision == "float64"
-    for name, shape in shapes.items():
+    precision = run.config.training.precision
+    for name, shape in run.shapes.items():
         value = as_tensor(f"{field}.{name}", found[name], shape)
-        if (value.dtype == torch.float64) != wide:
-            precision = config.training.precision
+        if (value.dtype == torch.float64) != (precision == "float64"):
             raise Misfit(f"{field}.{name} has dtype {value.dtype}, which training in {precision} has not")
 
 
-def check_optimizer(field: str, value: object, shapes: Shapes, config: Config) -> None:
-    """The running average of the weights, where there is one, and its number of steps."""
-    found = with_keys(field, value, {"averages", "averaged_steps"})
-    if as_dict(f"{field}.averages", found["averages"]):
-        check_named(f"{field}.averages", found["averages"], shapes, config)
-    check_count(f"{field}.averaged_steps", found["averaged_steps"], shapes, config)
+def check_averages(field: str, value: object, run: Run) -> None:
+    """The running average of the weights; empty where there is none."""
+    if as_dict(field, value):
+        check_named(field, value, run)
 
 
-def check_schedule(field: str, value: object, shapes: Shapes, config: Config) -> None:
-    """Numbers of epochs and losses; `Schedule.load_state_dict` checks the types of all fields."""
-    found = as_dict(field, value)
-    for name in ("epoch", "best_epoch", "round"):
-        check_count(f"{field}.{name}", found.get(name), shapes, config)
-    for name in ("best", "best_before_round"):
-        if type(found.get(name)) is not float or math.isnan(found[name]):
-            raise Misfit(f"{field}.{name} is {found.get(name)!r:.100}; expected a number")
-    if found["best_epoch"] > found["epoch"]:
-        raise Misfit(f"{field}.best_epoch={found['best_epoch']} is after epoch={found['epoch']}")
-    history = found.get("history")
-    if not isinstance(history, list) or not all(
-        type(loss) is float and math.isfinite(loss) for loss in history
-    ):
-        raise Misfit(f"{field}.history must be a list of finite losses")
-
-
-def check_masks(field: str, value: object, shapes: Shapes, config: Config) -> None:
-    """The state of the random generator; None in checkpoints whose masks cannot be continued."""
-    found = with_keys(field, value, {"device", "generator"})
-    if found["device"] not in ("cpu", "cuda", "mps", "xpu"):
-        raise Misfit(f"{field}.device is {found['device']!r:.100}; expected 'cpu' or 'cuda'")
-    if found["generator"] is None:
+def check_generator(field: str, value: object, run: Run) -> None:
+    """The state of a random generator; None in checkpoints whose masks cannot be continued."""
+    if value is None:
         return
-    generator = as_tensor(f"{field}.generator", found["generator"], None)
+    generator = as_tensor(field, value, None)
     if generator.dtype != torch.uint8 or generator.dim() != 1 or len(generator) > GENERATOR_BYTES:
-        raise Misfit(f"{field}.generator is not the state of a random generator")
-    if found["device"] == "cpu":
-        try:
-            torch.Generator().set_state(generator)
-        except (RuntimeError, TypeError) as error:
-            raise Misfit(f"{field}.generator is not the state of a random generator") from error
+        raise Misfit(f"{field} is not the state of a random generator")
 
 
-def check_loss_scale(field: str, value: object, shapes: Shapes, config: Config) -> None:
+def check_loss_scale(field: str, value: object, run: Run) -> None:
     """Only training in float16 has a loss scale."""
-    found = as_dict(field, value)
-    if bool(found) != (config.training.precision == "float16"):
-        raise Misfit(
-            f"{field} is {'there' if found else 'missing'}, but precision={config.training.precision!r}"
-        )
+    found, precision = as_dict(field, value), run.config.training.precision
+    if bool(found) != (precision == "float16"):
+        raise Misfit(f"{field} is {'there' if found else 'missing'}, but precision={precision!r}")
     if found:
-        for name, number in with_keys(field, found, {"scale", "good_steps"}).items():
-            if as_tensor(f"{field}.{name}", number, torch.Size()) < 0:
-                raise Misfit(f"{field}.{name} is negative")
+        check_fields(field, found, {"scale": check_scale, "good_steps": check_scale}, run)
 
 
-def check_recurrent_state(field: str, value: object, shapes: Shapes, config: Config) -> None:
+def check_recurrent_state(field: str, value: object, run: Run) -> None:
     """A pair (1, B, M) for each layer."""
-    hidden, batch = config.model.hidden, config.training.batch
+    hidden, batch = run.config.model.hidden, run.config.training.batch
     if not isinstance(value, list) or len(value) != len(hidden):
         raise Misfit(f"{field} must have a pair for each of {len(hidden)} layers")
     for layer, (size, pair) in enumerate(zip(hidden, value, strict=True)):
@@ -158,46 +163,53 @@ def check_recurrent_state(field: str, value: object, shapes: Shapes, config: Con
             as_tensor(place, tensor, torch.Size([1, batch, size]))
 
 
-def check_loss_sum(field: str, value: object, shapes: Shapes, config: Config) -> None:
-    """A sum of losses and its number of tokens."""
-    found = with_keys(field, value, {"total", "tokens"})
-    as_tensor(f"{field}.total", found["total"], torch.Size())
-    check_count(f"{field}.tokens", found["tokens"], shapes, config)
+def check_total(field: str, value: object, run: Run) -> None:
+    """A sum of losses."""
+    as_tensor(field, value, torch.Size())
 
 
-def check_count(field: str, value: object, shapes: Shapes, config: Config) -> None:
-    """A number of things."""
-    if type(value) is not int or not 0 <= value < LARGEST:
-        raise Misfit(f"{field} is {short(value)}; expected an integer of at least 0")
+def check_scale(field: str, value: object, run: Run) -> None:
+    """A number that is not negative."""
+    if as_tensor(field, value, torch.Size()) < 0:
+        raise Misfit(f"{field} is negative")
 
 
-def check_flag(field: str, value: object, shapes: Shapes, config: Config) -> None:
-    """True or False."""
-    if type(value) is not bool:
-        raise Misfit(f"{field} is {short(value)}; expected True or False")
-
-
-def check_seconds(field: str, value: object, shapes: Shapes, config: Config) -> None:
-    """A time."""
-    if type(value) is not float or not 0 <= value < LARGEST:
-        raise Misfit(f"{field} is {short(value)}; expected a number of seconds")
-
-
-STATE: dict[str, Callable[[str, object, Shapes, Config], None]] = {
-    "optimizer": check_optimizer,
-    "schedule": check_schedule,
-    "masks": check_masks,
+COUNT = plain(int, "an integer of at least 0", lambda count: 0 <= count < LARGEST)
+FLAG = plain(bool, "True or False", lambda flag: True)
+SECONDS = plain(float, "a number of seconds", lambda seconds: 0 <= seconds < LARGEST)
+LOSS = plain(float, "a number", lambda loss: not math.isnan(loss))
+LOSSES = plain(
+    list,
+    "a list of finite losses",
+    lambda losses: all(type(loss) is float and math.isfinite(loss) for loss in losses),
+)
+STATE = {
+    "optimizer": {"averages": check_averages, "averaged_steps": COUNT},
+    "schedule": {
+        "stage": plain(str, " or ".join(STAGES), lambda stage: stage in STAGES),
+        "epoch": COUNT,
+        "best": LOSS,
+        "best_epoch": COUNT,
+        "round": COUNT,
+        "best_before_round": LOSS,
+        "averaging": FLAG,
+        "history": LOSSES,
+    },
+    "masks": {
+        "device": plain(str, "'cpu' or 'cuda'", lambda name: name in ("cpu", "cuda", "mps", "xpu")),
+        "generator": check_generator,
+    },
     "loss_scale": check_loss_scale,
     "recurrent_state": check_recurrent_state,
-    "log_loss": check_loss_sum,
-    "epoch_loss": check_loss_sum,
-    "global_step": check_count,
-    "step_in_epoch": check_count,
-    "finished": check_flag,
-    "metrics_bytes": check_count,
-    "seconds": check_seconds,
+    "log_loss": {"total": check_total, "tokens": COUNT},
+    "epoch_loss": {"total": check_total, "tokens": COUNT},
+    "global_step": COUNT,
+    "step_in_epoch": COUNT,
+    "finished": FLAG,
+    "metrics_bytes": COUNT,
+    "seconds": SECONDS,
 }
-"""The fields of a trainer's state (see `Trainer.state_dict`) and what checks each."""
+"""The fields of a trainer's state, see `Trainer.state_dict`."""
 
 
 def as_dict(field: str, value: object) -> dict[str, Any]:
@@ -205,14 +217,6 @@ def as_dict(field: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Misfit(f"{field} is {short(value)}; expected a dictionary")
     return value
-
-
-def with_keys(field: str, value: object, keys: set[str]) -> dict[str, Any]:
-    """``value``, which must be a dictionary with exactly these keys."""
-    found = as_dict(field, value)
-    if found.keys() != keys:
-        raise Misfit(f"{field} must have exactly {', '.join(sorted(keys))}")
-    return found
 
 
 def as_tensor(field: str, value: object, shape: torch.Size | None) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy
@@ -63,69 +64,30 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Welch:
     return Welch(statistics.mean(first) - statistics.mean(second), math.sqrt(spread), degrees)
 
 
+gauss_points = cache(numpy.polynomial.legendre.leggauss)
+
+
 def student_t_quantile(probability: float, degrees: float) -> float:
     """The value that a t-distributed variable stays below with this probability, by bisection.
+
+    With t = sqrt(degrees) tan(angle), the density of the angle is cos(angle)^(degrees - 1) times a constant,
+    which Gaussian quadrature integrates.
 
     Example:
         >>> round(student_t_quantile(0.975, 5), 4)
         2.5706
     """
-    if probability < 0.5:
-        return -student_t_quantile(1 - probability, degrees)
-    low, high = 0.0, 1.0
-    while student_t_probability(high, degrees) < probability:
-        high *= 2
-    for _ in range(200):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if student_t_probability(middle, degrees) < probability else (low, middle)
-    return high
-
-
-def student_t_probability(value: float, degrees: float) -> float:
-    """The probability that a t-distributed variable is below ``value``, which is not negative.
-
-    Example:
-        >>> student_t_probability(0.0, 3), round(student_t_probability(1.0, 1), 6)
-        (0.5, 0.75)
-    """
     if math.isinf(degrees):
-        return statistics.NormalDist().cdf(value)
-    return 1 - 0.5 * incomplete_beta(degrees / (degrees + value * value), degrees / 2, 0.5)
-
-
-def incomplete_beta(x: float, a: float, b: float) -> float:
-    """The regularized incomplete beta function I_x(a, b), by its continued fraction.
-
-    Example:
-        >>> round(incomplete_beta(0.25, 1.0, 1.0), 12), round(incomplete_beta(0.5, 2.0, 2.0), 12)
-        (0.25, 0.5)
-    """
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):  # the fraction converges quickly below this point only
-        return 1 - incomplete_beta(1 - x, b, a)
-    log_factor = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    return math.exp(log_factor) / (a * beta_fraction(x, a, b))
-
-
-def beta_fraction(x: float, a: float, b: float) -> float:
-    """The continued fraction 1 + d1/(1 + d2/(1 + ...)) of the incomplete beta function, by Lentz's method."""
-    tiny = 1e-300
-    value, upper, lower = 1.0, 1.0, 0.0
-    for number in range(1, 10_000):
-        m, odd = divmod(number, 2)
-        if odd:
-            term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        else:
-            term = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        lower = 1 / (1 + term * lower or tiny)
-        upper = 1 + term / upper or tiny
-        value *= upper * lower
-        if abs(upper * lower - 1) < 1e-15:
-            break
-    return value
+        return statistics.NormalDist().inv_cdf(probability)
+    nodes, weights = gauss_points(100)
+    constant = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(math.pi)
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        angle = (low + high) / 2
+        density = constant * numpy.cos(angle * (nodes + 1) / 2) ** (degrees - 1)
+        below = angle / 2 * float(weights @ density)  # from 0 to the angle
+        low, high = (angle, high) if below < abs(probability - 0.5) else (low, angle)
+    return math.copysign(math.sqrt(degrees) * math.tan(low), probability - 0.5)
 
 
 class Blocks(NamedTuple):

@@ -8,10 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from torch_pru.errors import PRUError
 from torch_pru.lm.config import TrainingConfig
-
-STAGES = ("train", "finetune")
 
 
 class Decision(Enum):
@@ -124,19 +121,7 @@ class Schedule:
         return state | {"history": list(self.history)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what ``state_dict`` returned. It may come from a stranger, and is written to metrics.jsonl."""
-        expected = {item.name for item in dataclasses.fields(self)[1:]}
-        if not isinstance(state_dict, dict) or set(state_dict) != expected:
-            raise PRUError(f"the schedule of the checkpoint must have {', '.join(sorted(expected))}")
-        for name, value in state_dict.items():
-            kind = type(getattr(self, name))
-            if type(value) is not kind or (name == "stage" and value not in STAGES):
-                expected_value = " or ".join(STAGES) if name == "stage" else kind.__name__
-                raise PRUError(
-                    f"the schedule of the checkpoint has {name}={value!r:.100}; expected {expected_value}"
-                )
-        if not all(type(loss) is float for loss in state_dict["history"]):
-            raise PRUError("the schedule of the checkpoint is invalid: history must be a list of floats")
+        """Load what ``state_dict`` returned. What a checkpoint holds is checked by `torch_pru.lm.schema`."""
         for name, value in state_dict.items():
             setattr(self, name, value)
         self.history = list(self.history)
