@@ -15,8 +15,9 @@ from torch_pru.lm.config import Config, second_stage
 from torch_pru.lm.evaluation.scores import Scores, load_scores, save_scores
 from torch_pru.lm.paper import ADAPTED, Setup
 from torch_pru.lm.recipe import config_text, load_recipe
+from torch_pru.lm.records import read_folder
 from torch_pru.lm.report import report, table_setups
-from torch_pru.lm.results import keep, nearest_recipe, read_result, setup_settings
+from torch_pru.lm.results import is_run_of, keep, nearest_recipe, setup_settings
 
 
 def write_run(
@@ -177,14 +178,14 @@ def test_a_finetuned_run_has_what_the_recipe_says_of_finetuning(
     setup_settings.cache_clear()
     try:
         config = load_recipe("mine")
-        trained = read_result(write_run(tmp_path / "a", config))
-        published = read_result(write_run(tmp_path / "b", config, stage="finetune"))
-        finetuned = read_result(write_run(tmp_path / "c", second_stage(config), stage="finetune"))
+        trained = read_folder(write_run(tmp_path / "a", config))
+        published = read_folder(write_run(tmp_path / "b", config, stage="finetune"))
+        finetuned = read_folder(write_run(tmp_path / "c", second_stage(config), stage="finetune"))
         first, second = Setup("mine"), Setup("mine", (), True)
-        assert trained.is_run_of(first)
-        assert not trained.is_run_of(second)
-        assert finetuned.is_run_of(second)
-        assert not published.is_run_of(second)
+        assert is_run_of(trained, first)
+        assert not is_run_of(trained, second)
+        assert is_run_of(finetuned, second)
+        assert not is_run_of(published, second)
         assert nearest_recipe(config, "finetune") == ("mine", {"hidden_dropout": 0.25})
     finally:
         setup_settings.cache_clear()
@@ -313,8 +314,8 @@ def test_a_recipe_of_ones_own_is_nearest_to_the_one_with_the_fewest_other_settin
 
 def test_the_best_epoch(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", load_recipe("ptb-pru-g4"), losses=(4.3, 4.1, 4.2))
-    result = read_result(run)
-    assert (result.epochs, result.best_epoch, result.minutes) == (3, 2, 30.0)
+    result = read_folder(run)
+    assert (len(result.epochs), result.best_epoch, result.minutes) == (3, 2, 30.0)
 
 
 @pytest.mark.parametrize("file", ["run.json", "config.toml", "environment.json", "scores.json"])
@@ -342,7 +343,7 @@ def test_metrics_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", load_recipe("ptb-pru-g4"))
     with (run / "metrics.jsonl").open("a") as file:
         file.write("half a li")  # what a crash leaves is passed over
-    assert read_result(run).epochs == 3
+    assert len(read_folder(run).epochs) == 3
     with (run / "metrics.jsonl").open("a") as file:
         file.write("ne\n")
     with pytest.raises(PRUError, match=r"metrics\.jsonl, line 5, is damaged: "):
@@ -412,7 +413,7 @@ def test_a_copy_keeps_nothing_of_an_earlier_one(tmp_path: Path) -> None:
     copy = keep(run, tmp_path / "results")
     (run / "scores.json").unlink()  # as training does that goes on
     keep(run, tmp_path / "results")
-    assert read_result(copy).scores is None
+    assert read_folder(copy).scores is None
 
 
 def test_a_run_and_its_copy_are_refused(tmp_path: Path) -> None:
@@ -447,10 +448,10 @@ def test_only_a_precision_that_can_be_asked_for_is_an_option(
     assert scores is not None
     scores.results["cache"]["test"]["precision"] = precision
     save_scores(scores, run)
-    assert read_result(run).evaluation_options("cache") == option
+    assert read_folder(run).evaluation_options("cache") == option
 
 
 @pytest.mark.parametrize("unit", ["lstm", "fused-lstm"])
 def test_both_ways_to_run_an_lstm_are_one(unit: str, tmp_path: Path) -> None:
     config = load_recipe("ptb-awd-lstm", {"unit": unit, "graphs": "false"})
-    assert read_result(write_run(tmp_path / "run", config)).is_run_of(Setup("ptb-awd-lstm"))
+    assert is_run_of(read_folder(write_run(tmp_path / "run", config)), Setup("ptb-awd-lstm"))

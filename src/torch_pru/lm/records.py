@@ -1,26 +1,38 @@
-"""Compact records: many runs in one JSON-lines file, for experiments that need no folder of their own.
+"""What is kept of a run, from its folder or from a compact file, and what a report reads in it.
 
-The first line of a file holds the settings and the environment that its runs share. Every other line is a
-run: its name, what it changes, its scores, and its epochs as columns. Reports read these files as they read
-run folders.
+A compact file has many runs as JSON lines, for experiments that need no folder of their own. Its first line
+holds the settings and the environment that the runs share. Every other line is a run: its name, what it
+changes, its scores, and its epochs as columns.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config, build_config, flat_settings
+from torch_pru.lm.evaluation.scores import SIXTEEN_BITS, Scores, load_scores, parse_scores
+from torch_pru.lm.evaluation.tune import TOKENS
 from torch_pru.lm.files import TEXT_LIMIT, Folder, read_limited
 from torch_pru.lm.metrics import stop_reason
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.seal import parse_object, unseal
+
+RUNTIME_SETTINGS = frozenset(
+    {"seed", "device", "precision", "graphs", "log_steps", "checkpoint_minutes", "checkpoint_steps"}
+)
+"""Settings that do not change what is trained. Runs that differ only in these are runs of one recipe."""
+
+COMPACT_LIMIT = 1 << 28
+"""Bytes of a file of compact records."""
 
 SWITCHES = ("averaged", "round", "decision")
 """Columns that rarely change: kept as pairs of an epoch and the value from that epoch on."""
@@ -31,7 +43,8 @@ class RunRecord:
     """What is kept of a run: everything but its weights and its vocabulary.
 
     Attributes:
-        name: of its folder, or of its line in a compact file.
+        path: its folder, or the compact file that has it with its name.
+        name: the folder's name, or the name in the file.
         stage: ``"train"`` or ``"finetune"``.
         config: its settings.
         environment: content of ``environment.json``.
@@ -41,18 +54,90 @@ class RunRecord:
         stop_reason: why training stopped, see `torch_pru.lm.metrics.stop_reason`.
     """
 
+    path: Path
     name: str
     stage: str
     config: Config
     environment: Mapping[str, Any]
-    scores: Mapping[str, Any] | None
+    scores: Scores | None
     epochs: Sequence[Mapping[str, Any]] = field(repr=False)
     text_digest: str = ""
     stop_reason: str = ""
 
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return self.config.training.seed
 
-COMPACT_LIMIT = 1 << 28
-"""Bytes of a file of compact records."""
+    @property
+    def finetuned(self) -> bool:
+        """Whether it is the second stage."""
+        return self.stage == "finetune"
+
+    @property
+    def finished(self) -> bool:
+        """Whether training reached its end."""
+        return bool(self.epochs) and self.epochs[-1]["decision"] == "stop"
+
+    @property
+    def minutes(self) -> float:
+        """Training time."""
+        return self.epochs[-1]["clock"]["seconds"] / 60 if self.epochs else 0.0
+
+    @property
+    def best_epoch(self) -> int:
+        """The epoch with the lowest validation loss; 0 if finetuning did not improve on its start."""
+        lowest = self.epochs[-1]["best_valid_loss"] if self.epochs else None
+        return next((line["epoch"] for line in self.epochs if line["valid_loss"] == lowest), 0)
+
+    @property
+    def device(self) -> str:
+        """Name of the device."""
+        return str(self.environment.get("device_name") or "")
+
+    @property
+    def weights(self) -> str:
+        """SHA-256 of the scored weights; empty before the first score."""
+        return "" if self.scores is None else self.scores.weights
+
+    @cached_property
+    def own_settings(self) -> dict[str, Any]:
+        """The settings that decide what is trained."""
+        return settings_without_runtime(self.config)
+
+    def perplexity(self, method: str, split: str, per: str = "token") -> float | None:
+        """A recorded perplexity per token or per ``"word"``, or None."""
+        return None if self.scores is None else self.scores.perplexity(method, split, per)
+
+    def is_scored(self, method: str) -> bool:
+        """Whether any split is scored with this method."""
+        return self.scores is not None and bool(self.scores.results.get(method))
+
+    def parameters(self, part: str) -> int | None:
+        """Number of parameters of ``"recurrent"``, ..., or ``"total"``; None before the first score."""
+        return None if self.scores is None else self.scores.parameters.get(part)
+
+    def settings(self, method: str) -> dict[str, Any]:
+        """The settings of a method, for the test text if it was scored, else for validation."""
+        found = {} if self.scores is None else self.scores.results.get(method, {})
+        return dict(next((found[split]["settings"] for split in ("test", "valid") if split in found), {}))
+
+    def evaluation_options(self, method: str) -> str:
+        """The options of ``pru evaluate`` that the scores were made with, as far as they are recorded."""
+        if self.scores is None:
+            return ""
+        options = [" --tune"] if method in self.scores.tuning else []
+        tokens = self.scores.tuning.get(method, {}).get("tokens", TOKENS)
+        precision = self.scores.results.get(method, {}).get("test", {}).get("precision", "float32")
+        options += [f" --tune-tokens {tokens}"] if tokens != TOKENS else []
+        options += [f" --precision {precision}"] if precision in SIXTEEN_BITS else []
+        return "".join(options)
+
+
+def settings_without_runtime(config: Config) -> dict[str, Any]:
+    """The settings that decide what is trained; both ways to run an LSTM are the same."""
+    settings = flat_settings(config) | {"unit": config.model.kind}
+    return {key: value for key, value in settings.items() if key not in RUNTIME_SETTINGS}
 
 
 def read_folder(folder: str | Path) -> RunRecord:
@@ -60,11 +145,12 @@ def read_folder(folder: str | Path) -> RunRecord:
     run = RunFolder.open(folder)
     epochs, last = run.read_log()
     return RunRecord(
+        path=Path(folder),
         name=run.path.name,
         stage=run.stage,
         config=run.config,
         environment=read_object(run.files, "environment.json"),
-        scores=read_object(run.files, "scores.json") if run.files.has("scores.json") else None,
+        scores=load_scores(run.path),
         epochs=epochs,
         text_digest=run.text_digest,
         stop_reason=stop_reason([last]),
@@ -82,7 +168,7 @@ def read_compact(path: Path) -> list[RunRecord]:
         shared, *lines = read_lines(path)
         if set(shared) != {"settings", "environment"}:
             raise ValueError("the first line must hold the shared settings and environment")
-        return [unpack(line, shared) for line in lines]
+        return [unpack(line, shared, path) for line in lines]
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError, PRUError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise PRUError(f"{path} is not a file of compact run records ({reason})") from error
@@ -120,21 +206,23 @@ def pack(record: RunRecord, shared: Mapping[str, Any]) -> dict[str, Any]:
     line |= {"text_digest": record.text_digest} if record.text_digest else {}
     if record.stop_reason != stop_reason(record.epochs):  # which says why a finished run stopped
         line["stop_reason"] = record.stop_reason
-    line |= {"scores": record.scores, "epochs": pack_epochs(record.epochs)}
+    scores = None if record.scores is None else dataclasses.asdict(record.scores)
+    line |= {"scores": scores, "epochs": pack_epochs(record.epochs)}
     return line
 
 
-def unpack(line: Mapping[str, Any], shared: Mapping[str, Any]) -> RunRecord:
+def unpack(line: Mapping[str, Any], shared: Mapping[str, Any], path: Path) -> RunRecord:
     """Undo `pack`."""
     epochs = unpack_epochs(line["epochs"], line["stage"])
     if not isinstance(line["name"], str):
         raise TypeError(f"a run has the name {line['name']!r:.50}")
     return RunRecord(
+        path=path,
         name=line["name"],
         stage=line["stage"],
         config=build_config(line["recipe"], shared["settings"] | line["settings"], line.get("finetuning")),
         environment=shared["environment"] | line["environment"],
-        scores=line["scores"],
+        scores=None if line["scores"] is None else parse_scores(line["scores"]),
         epochs=epochs,
         text_digest=line.get("text_digest", ""),
         stop_reason=line.get("stop_reason") or stop_reason(epochs),

@@ -23,6 +23,7 @@ from torch_pru.lm.paper import (
     Row,
     Setup,
 )
+from torch_pru.lm.records import RunRecord
 from torch_pru.lm.report_cells import (
     NOISE,
     against,
@@ -35,11 +36,11 @@ from torch_pru.lm.report_cells import (
     runs_of,
     seeds,
     short_commit,
-    table,
     typed,
     validation,
 )
-from torch_pru.lm.results import Result, nearest_recipe, read_results
+from torch_pru.lm.results import nearest_recipe, read_results
+from torch_pru.lm.visible import table
 
 INTRODUCTION = f"""\
 # Results
@@ -86,13 +87,13 @@ def report(paths: Iterable[str | Path]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def refuse_duplicates(results: Sequence[Result]) -> None:
+def refuse_duplicates(results: Sequence[RunRecord]) -> None:
     """A run must not count twice, as itself and as a copy.
 
     A copy has the same weights and took the same time. (Finetuning that does not improve on its start has the
     weights of its source, but not its time.)
     """
-    known: dict[object, Result] = {}
+    known: dict[object, RunRecord] = {}
     for one in results:
         marks: list[object] = [(one.path.resolve(), one.name)]
         marks += [(one.weights, round(one.minutes, 4))] if one.weights else []
@@ -102,12 +103,12 @@ def refuse_duplicates(results: Sequence[Result]) -> None:
             known[mark] = one
 
 
-def place(one: Result) -> str:
+def place(one: RunRecord) -> str:
     """Where a run is recorded."""
     return str(one.path) if one.path.suffix != ".jsonl" else f"{one.path} ({one.name})"
 
 
-def main_table(data_set: str, results: Sequence[Result]) -> str:
+def main_table(data_set: str, results: Sequence[RunRecord]) -> str:
     """The paper's main table for ``"ptb"`` or ``"wt2"``."""
     heading = [
         *("model", "parameters, M: paper", "here", "paper", "code"),
@@ -117,7 +118,7 @@ def main_table(data_set: str, results: Sequence[Result]) -> str:
     return f"## {DATA_SETS[data_set]}\n\n" + table(heading, rows)
 
 
-def main_row(row: Row, results: Sequence[Result]) -> list[str]:
+def main_row(row: Row, results: Sequence[RunRecord]) -> list[str]:
     """One row of the main table."""
     setups = [row.published, row.ours]
     everything = [run for setup in setups if setup for run in runs_of(setup, results)]
@@ -131,7 +132,7 @@ def main_row(row: Row, results: Sequence[Result]) -> list[str]:
     return cells
 
 
-def cost_table(data_set: str, results: Sequence[Result]) -> str:
+def cost_table(data_set: str, results: Sequence[RunRecord]) -> str:
     """How the rows of a main table are made, and what that takes."""
     rows = []
     for row in MAIN:
@@ -144,7 +145,7 @@ def cost_table(data_set: str, results: Sequence[Result]) -> str:
     return f"### How these rows are made: {DATA_SETS[data_set]}\n\n{text}\n\n" + table(heading, rows)
 
 
-def adapted_table(results: Sequence[Result]) -> str:
+def adapted_table(results: Sequence[RunRecord]) -> str:
     """Dynamic evaluation and the cache: what was published, and every model scored with them here."""
     heading = [
         *("model", "method", "published by", "published", "here", "static, same seeds"),
@@ -165,7 +166,7 @@ def adapted_table(results: Sequence[Result]) -> str:
     return f"## Dynamic evaluation and continuous cache\n\n{text}\n\n{body}"
 
 
-def adapted_row(one: Adapted, results: Sequence[Result]) -> list[str]:
+def adapted_row(one: Adapted, results: Sequence[RunRecord]) -> list[str]:
     """One row of that table."""
     runs = runs_of(one.setup, results)
     scored = [run for run in runs if run.is_scored(one.method)]
@@ -187,7 +188,7 @@ def adapted_row(one: Adapted, results: Sequence[Result]) -> list[str]:
     ]
 
 
-def ablation_tables(results: Sequence[Result]) -> str:
+def ablation_tables(results: Sequence[RunRecord]) -> str:
     """Tables with one column per data set."""
     blocks = [
         "## Ablations",
@@ -203,7 +204,7 @@ def ablation_tables(results: Sequence[Result]) -> str:
     return "\n\n".join(blocks)
 
 
-def ablation_table(what: str, rows: Sequence[Ablation], results: Sequence[Result]) -> str:
+def ablation_table(what: str, rows: Sequence[Ablation], results: Sequence[RunRecord]) -> str:
     """Recurrent parameters, then the paper's and our validation perplexity on each data set."""
     heading = [
         what,
@@ -221,7 +222,7 @@ def ablation_table(what: str, rows: Sequence[Ablation], results: Sequence[Result
     return table(heading, body)
 
 
-def sweep_tables(results: Sequence[Result]) -> str:
+def sweep_tables(results: Sequence[RunRecord]) -> str:
     """Levels by groups. The paper shows these as a figure only."""
     blocks = [
         "## Levels by groups",
@@ -236,7 +237,7 @@ def sweep_tables(results: Sequence[Result]) -> str:
     return "\n\n".join(blocks)
 
 
-def sweep_table(rows: Sequence[Ablation], results: Sequence[Result]) -> str:
+def sweep_table(rows: Sequence[Ablation], results: Sequence[RunRecord]) -> str:
     """Recurrent parameters, the saving against an LSTM of the same size, and validation perplexities."""
     heading = [
         "levels and groups",
@@ -282,7 +283,7 @@ def cited_table() -> str:
     return "## Cited by the paper from others\n\n" + table(heading, rows)
 
 
-def run_tables(results: Sequence[Result]) -> str:
+def run_tables(results: Sequence[RunRecord]) -> str:
     """One row per run: those that the tables show, and all others."""
     counted = {id(one) for setup in table_setups() for one in runs_of(setup, results)}
     shown = [one for one in results if id(one) in counted]
@@ -302,7 +303,7 @@ def table_setups() -> Iterator[Setup]:
         yield from (one.setup(data_set) for data_set in DATA_SETS)
 
 
-def run_table(results: Sequence[Result]) -> str:
+def run_table(results: Sequence[RunRecord]) -> str:
     """One row per run."""
     heading = [
         *("record", "recipe", "changed", "stage", "seed", "precision", "validation / test"),
@@ -321,11 +322,11 @@ def run_table(results: Sequence[Result]) -> str:
                 str(one.seed),
                 one.config.training.precision,
                 both(Perplexities(one.perplexity("static", "valid"), one.perplexity("static", "test"))),
-                str(one.epochs),
+                str(len(one.epochs)),
                 str(one.best_epoch),
                 f"{one.minutes:.0f}",
                 one.device,
-                short_commit(one.commit) or "–",
+                short_commit(str(one.environment.get("commit") or "")) or "–",
             ]
         )
     return table(heading, rows)

@@ -4,46 +4,46 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch_pru.lm.evaluation.static import format_perplexity
 from torch_pru.lm.paper import Perplexities, Setup
-from torch_pru.lm.results import Result
-from torch_pru.lm.visible import visible
+from torch_pru.lm.records import RunRecord
+from torch_pru.lm.results import is_run_of
 
 NOISE = 0.5
 """Tolerance of the verdicts: about the difference between two results that the paper reports for one
 configuration (LT / PT in `TRANSFORMS` and average in `POOLING`)."""
 
 
-def runs_of(setup: Setup, results: Sequence[Result]) -> list[Result]:
+def runs_of(setup: Setup, results: Sequence[RunRecord]) -> list[RunRecord]:
     """The finished runs of a setup; if there is none, the unfinished ones."""
-    runs = [one for one in results if one.is_run_of(setup)]
+    runs = [one for one in results if is_run_of(one, setup)]
     return [one for one in runs if one.finished] or runs
 
 
-def found(runs: Sequence[Result], method: str, split: str) -> list[float]:
+def recorded(runs: Sequence[RunRecord], method: str, split: str) -> list[float]:
     """The perplexities that these runs have on record."""
     return [value for one in runs if (value := one.perplexity(method, split)) is not None]
 
 
-def here(runs: Sequence[Result], method: str = "static") -> str:
+def here(runs: Sequence[RunRecord], method: str = "static") -> str:
     """Our own numbers, validation / test; or why there is none."""
     if not runs:
         return "not run"
-    values = [found(runs, method, split) for split in ("valid", "test")]
+    values = [recorded(runs, method, split) for split in ("valid", "test")]
     if not any(values):
         return "not scored" + unfinished(runs)
     text = " / ".join(f"**{mean(one)}**{share(one, runs)}" if one else "–" for one in values)
     return text + unfinished(runs)
 
 
-def validation(runs: Sequence[Result]) -> str:
+def validation(runs: Sequence[RunRecord]) -> str:
     """Our own validation perplexity, or why there is none."""
     if not runs:
         return "not run"
-    values = found(runs, "static", "valid")
+    values = recorded(runs, "static", "valid")
     return (
         f"**{mean(values)}**{share(values, runs)}{unfinished(runs)}"
         if values
@@ -51,22 +51,22 @@ def validation(runs: Sequence[Result]) -> str:
     )
 
 
-def share(values: Sequence[float], runs: Sequence[Result]) -> str:
+def share(values: Sequence[float], runs: Sequence[RunRecord]) -> str:
     """Of how many runs a mean is, if not of all."""
     return f" ({len(values)} of {len(runs)} runs)" if len(values) < len(runs) else ""
 
 
-def unfinished(runs: Sequence[Result]) -> str:
+def unfinished(runs: Sequence[RunRecord]) -> str:
     """A remark on runs that were stopped before their end."""
     if all(one.finished for one in runs):
         return ""
-    epochs = " and ".join(str(one.epochs) for one in runs)
+    epochs = " and ".join(str(len(one.epochs)) for one in runs)
     return f" (unfinished: {epochs} epochs)"
 
 
-def against(paper: Perplexities, runs: Sequence[Result], word: str) -> str:
+def against(paper: Perplexities, runs: Sequence[RunRecord], word: str) -> str:
     """The differences from the paper's perplexities, and whether the rule of the introduction holds."""
-    means = [found(runs, "static", split) for split in ("valid", "test")]
+    means = [recorded(runs, "static", split) for split in ("valid", "test")]
     if not all(means):
         return ""
     gaps = [
@@ -95,22 +95,22 @@ def verdict(gaps: Sequence[float], word: str) -> str:
     return "better" if better and word == "reproduced" else word
 
 
-def costs(runs: Sequence[Result]) -> list[str]:
+def costs(runs: Sequence[RunRecord]) -> list[str]:
     """Epochs, minutes and device."""
     if not runs:
         return ["", "", ""]
-    epochs = [one.epochs for one in runs]
+    epochs = [len(one.epochs) for one in runs]
     spread = str(epochs[0]) if min(epochs) == max(epochs) else f"{min(epochs)} to {max(epochs)}"
     minutes = statistics.mean(one.minutes for one in runs)
     return [spread, f"{minutes:.0f}", ", ".join(sorted({one.device for one in runs}))]
 
 
-def seeds(runs: Sequence[Result]) -> str:
+def seeds(runs: Sequence[RunRecord]) -> str:
     """The seeds of runs, each once."""
     return ", ".join(str(seed) for seed in sorted({one.seed for one in runs}))
 
 
-def millions(runs: Sequence[Result], part: str) -> str:
+def millions(runs: Sequence[RunRecord], part: str) -> str:
     """Millions of parameters; empty before the first score."""
     counts = [count for one in runs if (count := one.parameters(part)) is not None]
     return f"{counts[0] / 1e6:.2f}" if counts else ""
@@ -132,15 +132,15 @@ def both(values: Perplexities) -> str:
 
 
 def mean(values: Sequence[float]) -> str:
-    """Mean and, of several values, standard deviation.
+    """Mean and, of several values, standard deviation; empty without a value.
 
     Example:
         >>> mean([58.0, 59.0]), mean([58.0])
         ('58.50 ± 0.71', '58.00')
     """
-    varied = len(values) > 1 and len(set(values)) > 1
-    spread = f" ± {format_perplexity(statistics.stdev(values))}" if varied else ""
-    return f"{format_perplexity(statistics.mean(values))}{spread}"
+    if len(set(values)) <= 1:
+        return "".join(map(format_perplexity, values[:1]))
+    return f"{format_perplexity(statistics.mean(values))} ± {format_perplexity(statistics.stdev(values))}"
 
 
 def number(value: float | None) -> str:
@@ -151,20 +151,6 @@ def number(value: float | None) -> str:
         ('58.40', '–')
     """
     return "–" if value is None else format_perplexity(value)
-
-
-def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; a bar inside a cell is escaped.
-
-    Example:
-        >>> print(table(["a", "b"], [["1", "2|3"]]))
-        | a | b |
-        |---|---|
-        | 1 | 2\\|3 |
-    """
-    lines = [" | ".join(heading), "|".join("---" for _ in heading)]
-    body = [" | ".join(visible(cell).replace("|", "\\|") for cell in row) for row in rows]
-    return "\n".join([f"| {lines[0]} |", f"|{lines[1]}|", *(f"| {line} |" for line in body)])
 
 
 def typed(value: Any) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 
 from torch_pru.lm.config import PRU_SETTINGS
 from torch_pru.lm.evaluation.static import format_perplexity
-from torch_pru.lm.results import Result, read_results
-from torch_pru.lm.visible import visible
+from torch_pru.lm.records import RunRecord
+from torch_pru.lm.results import read_results
+from torch_pru.lm.visible import table, visible
 
 HEADINGS = (
     "run",
@@ -43,17 +44,16 @@ def summary(paths: Iterable[str | Path]) -> str:
     tokens_differ = len({result.config.data.tokenizer for result in results}) > 1
     rows = [cells(result, differing, per_word=tokens_differ) for result in results]
     used = [number for number in range(len(HEADINGS)) if any(row[number] for row in rows)]
-    rule = ["---" if heading in ("run", "differs in", "ended") else "---:" for heading in HEADINGS]
-    lines = [HEADINGS, rule, *rows]
-    table = "".join(f"| {' | '.join(visible(line[number]) for number in used)} |\n" for line in lines)
+    shown = [[line[number] for number in used] for line in (HEADINGS, *rows)]
+    text = table(shown[0], shown[1:], left=("run", "differs in", "ended")) + "\n"
     unscored = [result.name for result in results if result.perplexity("static", "valid") is None]
     if unscored:
         names = visible(", ".join(unscored))
-        table += f"\nNo validation score yet: {names}. Score a run with `pru evaluate RUN`.\n"
-    return table
+        text += f"\nNo validation score yet: {names}. Score a run with `pru evaluate RUN`.\n"
+    return text
 
 
-def differing_settings(results: Sequence[Result]) -> list[str]:
+def differing_settings(results: Sequence[RunRecord]) -> list[str]:
     """The settings that are not the same in all runs."""
     everything = [settings_of(result) for result in results]
     keys = dict.fromkeys(key for settings in everything for key in settings)
@@ -61,7 +61,7 @@ def differing_settings(results: Sequence[Result]) -> list[str]:
     return [key for key, found in values.items() if any(value != found[0] for value in found)]
 
 
-def settings_of(result: Result) -> dict[str, Any]:
+def settings_of(result: RunRecord) -> dict[str, Any]:
     """The settings that decide what a run trains; those that only a PRU has are left out of other runs."""
     unit = result.own_settings["unit"]
     return {
@@ -69,19 +69,19 @@ def settings_of(result: Result) -> dict[str, Any]:
     }
 
 
-def cells(result: Result, differing: Sequence[str], *, per_word: bool = False) -> list[str]:
+def cells(result: RunRecord, differing: Sequence[str], *, per_word: bool = False) -> list[str]:
     """A run as texts, in the order of `HEADINGS`."""
     settings = settings_of(result)
     values = [f"{key}={as_text(settings[key])}" for key in differing if key in settings]
     total = result.parameters("total")
     scores = [result.perplexity("static", split) for split in ("valid", "test")]
-    scores.append(result.word_perplexity("static", "test") if per_word else None)
+    scores.append(result.perplexity("static", "test", per="word") if per_word else None)
     return [
         result.name,
         ", ".join([*values, *(["finetuned"] if result.finetuned else [])]),
         "" if total is None else f"{total:,}",
         *("" if score is None else format_perplexity(score) for score in scores),
-        f"{result.epochs}",
+        f"{len(result.epochs)}",
         f"{result.minutes:.1f}",
         result.stop_reason,
     ]

@@ -1,8 +1,9 @@
-"""Text from files and prompts, as it is shown: control characters are made visible."""
+"""Text from files and prompts, as it is shown: control characters are made visible, tables are Markdown."""
 
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Collection, Iterable, Sequence
 
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Unicode's control, format, surrogate, private and unassigned characters, and its line separators."""
@@ -38,3 +39,22 @@ def is_visible(character: str) -> bool:
 def escape(character: str) -> str:
     """A character as Python writes it in a string, such as ``\\\\x1b``."""
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def table(heading: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] | None = None) -> str:
+    """A Markdown table; a bar inside a cell is escaped.
+
+    Args:
+        heading: a title for each column.
+        rows: a cell for each column.
+        left: titles of the columns that are aligned to the left, the others to the right; None aligns none.
+
+    Example:
+        >>> print(table(["a", "b"], [["1", "2|3"]]))
+        | a | b |
+        |---|---|
+        | 1 | 2\\|3 |
+    """
+    rule = ["---" if left is None or title in left else "---:" for title in heading]
+    body = [" | ".join(visible(cell).replace("|", "\\|") for cell in row) for row in (heading, *rows)]
+    return "\n".join([f"| {body[0]} |", f"|{'|'.join(rule)}|", *(f"| {line} |" for line in body[1:])])
