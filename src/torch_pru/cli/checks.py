@@ -68,7 +68,7 @@ def opened_to_resume(run: Path) -> InterruptedRun:
     from torch_pru.lm.training.api import InterruptedRun
 
     start = InterruptedRun(run)
-    start.run.checkpoint()
+    start.source.checkpoint()
     if rank() == 0:
         with locked(start.path):
             pass

@@ -18,14 +18,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFileError
 from torch_pru.lm.migration import migrate_state, migrate_weights
 from torch_pru.lm.seal import parse_json, parse_object
-from torch_pru.lm.state_files import PICKLED, TENSORS, VALUES, decode_state, encode_state, load_tensors
+from torch_pru.lm.state_files import (
+    PICKLED,
+    TENSORS,
+    VALUES,
+    decode_state,
+    encode_state,
+    load_tensors,
+    save_tensors,
+)
 
 WEIGHTS = ("weights.safetensors", "best.safetensors")
 FILES = ({*WEIGHTS, VALUES, TENSORS}, {*WEIGHTS, PICKLED})
@@ -118,15 +125,10 @@ def remove_older(files: Folder, numbers: list[int], limit: int) -> None:
 def encode(checkpoint: Checkpoint) -> dict[str, bytes]:
     """The content of each file but the manifest."""
     return {
-        "weights.safetensors": safetensors.torch.save(contiguous(checkpoint.weights)),
-        "best.safetensors": safetensors.torch.save(contiguous(checkpoint.best)),
+        "weights.safetensors": save_tensors(checkpoint.weights),
+        "best.safetensors": save_tensors(checkpoint.best),
         **encode_state(checkpoint.state),
     }
-
-
-def contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies on the CPU as safetensors wants them."""
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
 def load_newest(folder: Path, limit: int = LIMIT) -> Checkpoint | None:

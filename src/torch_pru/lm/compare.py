@@ -136,12 +136,6 @@ def compare_runs(
         split: ``"valid"`` or ``"test"``.
         method: ``"static"``, ``"dynamic"`` or ``"cache"``.
         margin: equivalence margin, in perplexity.
-
-    Example:
-        >>> found = compare_runs(["results/ptb-pru-g4-1", "results/ptb-pru-g4-2"],      # doctest: +SKIP
-        ...                      ["results/ptb-lstm-1000-1", "results/ptb-lstm-1000-2"])
-        >>> found.difference, found.interval, found.verdict                         # doctest: +SKIP
-        (-3.1, Interval(low=-4.4, high=-1.8), 'lower: the interval excludes 0')
     """
     check_choice("split", split, ("valid", "test"))
     check_choice("method", method, ("static", "dynamic", "cache"))

@@ -81,12 +81,7 @@ def check_tokenizer(tokenizer: str) -> None:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes and kind of the network. What only a PRU has is refused for an LSTM.
-
-    Example:
-        >>> ModelConfig(unit="pru", embedding=400, hidden=(1400, 1400, 400), groups=4).layers
-        3
-    """
+    """Sizes and kind of the network. What only a PRU has is refused for an LSTM."""
 
     unit: str = setting(
         "pru", "recurrent unit: pru, lstm (nn.LSTM), or fused-lstm (the same unit on the PRU's kernels)"
@@ -261,11 +256,6 @@ class Config:
     """A whole run: what a recipe file holds once it is read.
 
     ``finetuning`` holds the settings that the second stage changes, see `second_stage`.
-
-    Example:
-        >>> config = Config(name="mine", training=TrainingConfig(epochs=3))
-        >>> config.training.epochs, config.data.corpus
-        (3, 'king-james')
     """
 
     name: str = setting("unnamed", "of the recipe")
@@ -301,12 +291,7 @@ SECTIONS: dict[str, type] = {
 
 @cache
 def section_of() -> dict[str, str]:
-    """Every setting's name with that of its section.
-
-    Example:
-        >>> section_of()["epochs"]
-        'training'
-    """
+    """Every setting's name with that of its section."""
     return {item.name: section for section, kind in SECTIONS.items() for item in dataclasses.fields(kind)}
 
 
@@ -338,22 +323,12 @@ def build_config(name: str, values: Mapping[str, Any], finetuning: Mapping[str, 
 
 
 def settings_of(config: Config) -> dict[str, dict[str, Any]]:
-    """All settings of a config, by section: what ``build_config`` was given and the defaults.
-
-    Example:
-        >>> settings_of(Config())["data"]
-        {'corpus': 'king-james', 'tokenizer': 'auto'}
-    """
+    """All settings of a config, by section: what ``build_config`` was given and the defaults."""
     return {section: dataclasses.asdict(getattr(config, section)) for section in SECTIONS}
 
 
 def flat_settings(config: Config) -> dict[str, Any]:
-    """All settings of a config, without their sections.
-
-    Example:
-        >>> flat_settings(Config())["corpus"]
-        'king-james'
-    """
+    """All settings of a config, without their sections."""
     return {key: value for section in settings_of(config).values() for key, value in section.items()}
 
 

@@ -12,10 +12,6 @@ class Mirror:
     Args:
         url: the address of the text of a split, or of a tar archive that holds all three.
         member: for an archive, the path of a split's text inside it.
-
-    Example:
-        >>> Mirror("https://example.org/ptb.{split}.txt").url.format(split="valid")
-        'https://example.org/ptb.valid.txt'
     """
 
     url: str
@@ -34,10 +30,6 @@ class Source:
         license: a sentence for model cards.
         sha256: of the text of each split.
         mirrors: tried in this order.
-
-    Example:
-        >>> CORPORA["ptb"].folder, CORPORA["ptb"].vocabulary_size
-        ('penn', 10000)
     """
 
     title: str

@@ -20,12 +20,7 @@ AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def choose_device(name: str) -> torch.device:
-    """The device for a setting. ``auto`` is a GPU if there is one; under torchrun, each process has its own.
-
-    Example:
-        >>> choose_device("cpu")
-        device(type='cpu')
-    """
+    """The device for a setting. ``auto`` is a GPU if there is one; of torchrun, each process has its own."""
     own = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     chosen = {"auto": own if torch.cuda.is_available() else "cpu", "cuda": own}.get(name, name)
     if not re.fullmatch(r"cpu|cuda(:\d+)?", chosen):
@@ -39,12 +34,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """The model name of a GPU, or what the system reports for the CPU.
-
-    Example:
-        >>> device_name(torch.device("cpu")) != ""
-        True
-    """
+    """The model name of a GPU, or what the system reports for the CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return platform.processor() or "cpu"

@@ -87,12 +87,7 @@ class Folder:
         with self._explaining("read", name), self._opened() as place:
             file = os.fdopen(place.open(name, os.O_RDONLY), "rb")
             try:
-                status = os.fstat(file.fileno())
-                check_regular(status, self.path / name)
-                if status.st_size > limit:
-                    raise PRUError(
-                        f"{self.path / name} has {status.st_size:,} bytes; the limit for it is {limit:,}"
-                    )
+                check_regular(os.fstat(file.fileno()), self.path / name, limit)
             except BaseException:
                 file.close()
                 raise
@@ -293,19 +288,17 @@ class _Place:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that leads out of its folder.
-
-    Example:
-        >>> check_name("metrics.jsonl")
-    """
+    """Refuse a name that leads out of its folder."""
     if name in ("", ".", "..") or set(name) & set("/\\:\0"):
         raise PRUError(f"{name!r} is not the name of a file in a run folder")
 
 
-def check_regular(status: os.stat_result, path: Path) -> None:
-    """Refuse anything but a regular file: folders, links, FIFOs, devices."""
+def check_regular(status: os.stat_result, path: str | Path, limit: int = 1 << 62) -> None:
+    """Refuse anything but a regular file of at most ``limit`` bytes: folders, links, FIFOs, devices."""
     if not stat.S_ISREG(status.st_mode):
         raise PRUError(f"{path} is not a regular file")
+    if status.st_size > limit:
+        raise PRUError(f"{path} has {status.st_size:,} bytes; the limit for it is {limit:,}")
 
 
 def read_limited(path: str | Path, limit: int) -> bytes:
@@ -320,11 +313,7 @@ def read_limited(path: str | Path, limit: int) -> bytes:
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise PRUError(f"{path} is not a regular file")
-            if status.st_size > limit:
-                raise PRUError(f"{path} has {status.st_size:,} bytes; the limit for it is {limit:,}")
+            check_regular(os.fstat(file.fileno()), path, limit)
             return file.read()
     except OSError as error:
         raise PRUError(f"cannot read {path}: {error.strerror}") from error

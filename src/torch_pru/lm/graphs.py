@@ -28,13 +28,6 @@ class GraphedFunction:
 
     Args:
         capture: False runs the function eagerly at every call.
-
-    Example:
-        >>> total, graphed = torch.zeros(1), GraphedFunction(capture=False)
-        >>> for _ in range(2):
-        ...     graphed(lambda: total.add_(1))
-        >>> total
-        tensor([2.])
     """
 
     def __init__(self, capture: bool) -> None:

@@ -33,12 +33,7 @@ class FullScoreReturn(NamedTuple):
 
 
 class State:
-    """What has been read. ``copy.copy`` copies it; two states are equal where one is a copy of the other.
-
-    Example:
-        >>> State() == State()
-        True
-    """
+    """What has been read. ``copy.copy`` copies it; two states are equal where one is a copy of the other."""
 
     def __init__(self) -> None:
         self.context: Context | None = None
@@ -65,15 +60,6 @@ class Model:
     Args:
         run: a run folder, or a `Scorer`. One that learns while it reads is refused: a program that compares
             several continuations would teach it all of them.
-
-    Example:
-        >>> model = Model("runs/quickstart-1")                                  # doctest: +SKIP
-        >>> model.score("in the beginning")                                     # doctest: +SKIP
-        -6.1
-        >>> state, after = State(), State()
-        >>> model.BeginSentenceWrite(state)                                     # doctest: +SKIP
-        >>> model.BaseScore(state, "in", after)                                 # doctest: +SKIP
-        -1.4
     """
 
     order = 2**31 - 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BufferedReader
 from textwrap import shorten
 from typing import Any
@@ -91,6 +91,11 @@ def is_cut_short(last: Mapping[str, Any], state: Mapping[str, Any], log_steps: i
     return last.get("step", 0) < step - step % log_steps or (finished and last.get("decision") != "stop")
 
 
+def best_epoch(epochs: Sequence[Mapping[str, Any]]) -> int:
+    """The epoch of the lowest validation loss; 0 if finetuning did not improve on its start."""
+    return next((line["epoch"] for line in epochs if line["valid_loss"] == epochs[-1]["best_valid_loss"]), 0)
+
+
 class KeptLines:
     """The lines within the first ``offset`` bytes that are whole and not of a later step than ``step``.
 
@@ -155,22 +160,13 @@ def stated_checksum(line: bytes) -> int:
 
 
 def check_line(content: Mapping[str, Any]) -> None:
-    """Raise a ValueError for a line that training does not write.
-
-    Example:
-        >>> check_line({"kind": "steps", "step": 50})
-    """
+    """Raise a ValueError for a line that training does not write."""
     if not is_number(content.get("step", 0)) or (content.get("kind") == "epoch" and not is_epoch(content)):
         raise ValueError(f"not a line that training writes: {shorten(repr(content), 100)}")
 
 
 def is_epoch(line: Mapping[str, Any]) -> bool:
-    """Whether a line has what readers of an epoch need.
-
-    Example:
-        >>> is_epoch({"kind": "epoch", "epoch": 3})
-        False
-    """
+    """Whether a line has what readers of an epoch need."""
     clock = line.get("clock")
     seconds = clock.get("seconds") if isinstance(clock, dict) else None
     return "decision" in line and all(map(is_number, [seconds, *(line.get(name) for name in EPOCH)]))

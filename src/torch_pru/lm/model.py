@@ -360,12 +360,7 @@ def build_model(config: Config, vocabulary_size: int, device: torch.device) -> L
 def skeleton(
     config: ModelConfig, regularization: RegularizationConfig, vocabulary_size: int = 1
 ) -> LanguageModel:
-    """A model on the meta device, to count its parameters or to check settings without allocating memory.
-
-    Example:
-        >>> skeleton(ModelConfig(), RegularizationConfig()).layers[0].hidden_size
-        1150
-    """
+    """A model on the meta device, to count its parameters or to check settings without allocating memory."""
     with torch.device("meta"):
         return LanguageModel(config, regularization, vocabulary_size)
 

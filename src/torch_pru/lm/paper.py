@@ -18,12 +18,7 @@ DATA_SETS = {source.prefix: source.title for source in CORPORA.values()}
 
 
 class Perplexities(NamedTuple):
-    """Validation and test perplexity; None where it was not published.
-
-    Example:
-        >>> Perplexities(58.46, 56.56).test
-        56.56
-    """
+    """Validation and test perplexity; None where it was not published."""
 
     valid: float | None = None
     test: float | None = None
@@ -62,10 +57,6 @@ class Row:
         published: settings as published.
         ours: settings chosen here on validation, or None where there are none.
         code: perplexities of the authors' code.
-
-    Example:
-        >>> next(row for row in MAIN if row.published.recipe == "ptb-pru-g4").code
-        Perplexities(valid=64.4, test=62.62)
     """
 
     model: str
@@ -81,14 +72,7 @@ class Row:
         return self.published.recipe.partition("-")[0]
 
 
-def standard(
-    recipe: str, model: str, parameters: int, valid: float, test: float, code: Perplexities = UNPUBLISHED
-) -> Row:
-    """A row with standard dropout, whose settings are the published ones."""
-    return Row(model, parameters, Perplexities(valid, test), Setup(recipe), None, code)
-
-
-def awd(
+def row(
     recipe: str,
     model: str,
     parameters: int,
@@ -98,37 +82,39 @@ def awd(
     *,
     finetuned: bool = False,
 ) -> Row:
-    """A row with advanced dropouts, which has a recipe as published and one with our settings."""
-    published, ours = (Setup(name, (), finetuned) for name in (f"{recipe}-published", recipe))
+    """A row of the table. One with advanced dropouts has a recipe as published and one with our settings."""
+    published, ours = Setup(recipe), None
+    if "-awd-" in recipe:
+        published, ours = (Setup(name, (), finetuned) for name in (f"{recipe}-published", recipe))
     name = model + (", finetuned" if finetuned else "")
     return Row(name, parameters, Perplexities(valid, test), published, ours, code)
 
 
 MAIN = (
-    standard("ptb-lstm-1000", "LSTM M=1000", 20, 68.57, 66.29, Perplexities(67.8, 66.05)),
-    standard("ptb-lstm-1200", "LSTM M=1200", 26, 69.17, 67.16),
-    standard("ptb-lstm-1400", "LSTM M=1400", 33, 70.88, 68.55),
-    standard("ptb-pru-g1", "PRU g=1 M=1000", 19, 69.80, 67.78, Perplexities(69.99, 68.06)),
-    standard("ptb-pru-g2", "PRU g=2 M=1200", 19, 67.17, 64.92, Perplexities(66.39, 64.30)),
-    standard("ptb-pru-g4", "PRU g=4 M=1400", 19, 64.76, 62.42, Perplexities(64.40, 62.62)),
-    awd("ptb-awd-pru-g1", "AWD-PRU g=1 M=1000", 19, 61.72, 59.54),
-    awd("ptb-awd-pru-g2", "AWD-PRU g=2 M=1200", 19, 60.81, 58.65),
-    awd("ptb-awd-pru-g4", "AWD-PRU g=4 M=1400", 19, 60.62, 58.33),
-    awd("ptb-awd-pru-g4", "AWD-PRU g=4 M=1400", 19, 58.46, 56.56, finetuned=True),
-    awd("ptb-awd-lstm", "AWD-LSTM", 24, 60.7, 58.8, Perplexities(61.2, 58.8)),
-    awd("ptb-awd-lstm", "AWD-LSTM", 24, 60.0, 57.3, Perplexities(58.8, 56.5), finetuned=True),
-    standard("wt2-lstm-1000", "LSTM M=1000", 29, 78.93, 75.08),
-    standard("wt2-lstm-1200", "LSTM M=1200", 35, 77.93, 74.48),
-    standard("wt2-lstm-1400", "LSTM M=1400", 42, 77.55, 74.44),
-    standard("wt2-pru-g1", "PRU g=1 M=1000", 28, 79.15, 76.59),
-    standard("wt2-pru-g2", "PRU g=2 M=1200", 28, 76.62, 73.79),
-    standard("wt2-pru-g4", "PRU g=4 M=1400", 28, 75.46, 72.77),
-    awd("wt2-awd-pru-g1", "AWD-PRU g=1 M=1000", 28, 71.84, 68.60),
-    awd("wt2-awd-pru-g2", "AWD-PRU g=2 M=1200", 28, 68.57, 65.70),
-    awd("wt2-awd-pru-g4", "AWD-PRU g=4 M=1400", 28, 68.17, 65.30),
-    awd("wt2-awd-pru-g4", "AWD-PRU g=4 M=1400", 28, 67.19, 64.53, finetuned=True),
-    awd("wt2-awd-lstm", "AWD-LSTM", 33, 69.1, 66.0, Perplexities(68.7, 65.6)),
-    awd("wt2-awd-lstm", "AWD-LSTM", 33, 68.6, 65.8, Perplexities(67.4, 64.7), finetuned=True),
+    row("ptb-lstm-1000", "LSTM M=1000", 20, 68.57, 66.29, Perplexities(67.8, 66.05)),
+    row("ptb-lstm-1200", "LSTM M=1200", 26, 69.17, 67.16),
+    row("ptb-lstm-1400", "LSTM M=1400", 33, 70.88, 68.55),
+    row("ptb-pru-g1", "PRU g=1 M=1000", 19, 69.80, 67.78, Perplexities(69.99, 68.06)),
+    row("ptb-pru-g2", "PRU g=2 M=1200", 19, 67.17, 64.92, Perplexities(66.39, 64.30)),
+    row("ptb-pru-g4", "PRU g=4 M=1400", 19, 64.76, 62.42, Perplexities(64.40, 62.62)),
+    row("ptb-awd-pru-g1", "AWD-PRU g=1 M=1000", 19, 61.72, 59.54),
+    row("ptb-awd-pru-g2", "AWD-PRU g=2 M=1200", 19, 60.81, 58.65),
+    row("ptb-awd-pru-g4", "AWD-PRU g=4 M=1400", 19, 60.62, 58.33),
+    row("ptb-awd-pru-g4", "AWD-PRU g=4 M=1400", 19, 58.46, 56.56, finetuned=True),
+    row("ptb-awd-lstm", "AWD-LSTM", 24, 60.7, 58.8, Perplexities(61.2, 58.8)),
+    row("ptb-awd-lstm", "AWD-LSTM", 24, 60.0, 57.3, Perplexities(58.8, 56.5), finetuned=True),
+    row("wt2-lstm-1000", "LSTM M=1000", 29, 78.93, 75.08),
+    row("wt2-lstm-1200", "LSTM M=1200", 35, 77.93, 74.48),
+    row("wt2-lstm-1400", "LSTM M=1400", 42, 77.55, 74.44),
+    row("wt2-pru-g1", "PRU g=1 M=1000", 28, 79.15, 76.59),
+    row("wt2-pru-g2", "PRU g=2 M=1200", 28, 76.62, 73.79),
+    row("wt2-pru-g4", "PRU g=4 M=1400", 28, 75.46, 72.77),
+    row("wt2-awd-pru-g1", "AWD-PRU g=1 M=1000", 28, 71.84, 68.60),
+    row("wt2-awd-pru-g2", "AWD-PRU g=2 M=1200", 28, 68.57, 65.70),
+    row("wt2-awd-pru-g4", "AWD-PRU g=4 M=1400", 28, 68.17, 65.30),
+    row("wt2-awd-pru-g4", "AWD-PRU g=4 M=1400", 28, 67.19, 64.53, finetuned=True),
+    row("wt2-awd-lstm", "AWD-LSTM", 33, 69.1, 66.0, Perplexities(68.7, 65.6)),
+    row("wt2-awd-lstm", "AWD-LSTM", 33, 68.6, 65.8, Perplexities(67.4, 64.7), finetuned=True),
 )
 """The paper's main table, in its order. The rows of AWD-LSTM are its baseline."""
 
@@ -142,10 +128,6 @@ class Adapted:
         method: ``"dynamic"`` or ``"cache"``.
         published: perplexities with the method.
         source: ``"paper"``, or who else published them.
-
-    Example:
-        >>> ADAPTED[0].setup.recipe, ADAPTED[0].published.test
-        ('ptb-pru-g4', 55.23)
     """
 
     setup: Setup
@@ -211,12 +193,7 @@ POOLING = (
 
 
 def sweep_cell(levels: int, groups: int, input_groups: int = 1) -> Ablation:
-    """A cell of the sweep. The paper shows these as a figure, without numbers.
-
-    Example:
-        >>> sweep_cell(2, 4).setup("ptb").command
-        'pru train ptb-sweep --set levels=2 --set groups=4'
-    """
+    """A cell of the sweep. The paper shows these as a figure, without numbers."""
     changes = {"levels": levels, "groups": groups} | (
         {"input_groups": input_groups} if input_groups > 1 else {}
     )
@@ -258,12 +235,7 @@ def published_scores(recipe: str) -> Perplexities:
 
 @dataclass(frozen=True)
 class Cited:
-    """A line that the paper takes from others.
-
-    Example:
-        >>> CITED[0].model
-        'Variational LSTM'
-    """
+    """A line that the paper takes from others."""
 
     model: str
     parameters: str

@@ -49,11 +49,6 @@ def plan_config(corpus: str, *, minutes: float = 10.0, changes: Mapping[str, Any
         corpus: name of a corpus, such as ``prepare_text(["book.txt"]).name``, or a folder.
         minutes: that the choice, training and scoring may take.
         changes: settings to use instead of those that are chosen.
-
-    Example:
-        >>> config = plan_config("king-james", minutes=1, changes={"epochs": 1})    # doctest: +SKIP
-        >>> config.model.hidden                                                     # doctest: +SKIP
-        (128,)
     """
     changes, started = dict(changes or {}), time.monotonic()
     loaded = load_corpus(corpus, str(changes.get("tokenizer", "auto")))
@@ -176,11 +171,6 @@ def training_speed(config: Config, vocabulary_size: int, seconds: float = 1.0) -
     """Tokens per second of training with these settings on this machine, from a few steps without dropout.
 
     Each model is measured once in a process.
-
-    Example:
-        >>> config = build_config("small", {"embedding": 16, "hidden": [16], "device": "cpu"})
-        >>> training_speed(config, vocabulary_size=100, seconds=0.01) > 0
-        True
     """
     settings = config.training
     device = choose_device(settings.device)

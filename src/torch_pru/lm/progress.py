@@ -14,10 +14,5 @@ ProgressBar = Callable[[str], AbstractContextManager[ProgressCallback]]
 
 @contextmanager
 def no_progress_bar(_: str) -> Iterator[ProgressCallback]:
-    """A `ProgressBar` that shows nothing.
-
-    Example:
-        >>> with no_progress_bar("scoring") as progress:
-        ...     progress(5, 10)
-    """
+    """A `ProgressBar` that shows nothing."""
     yield lambda done, total: None

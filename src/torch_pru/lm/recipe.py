@@ -36,12 +36,7 @@ FINETUNING = "finetuning"
 
 
 def list_recipes() -> list[str]:
-    """The names of the recipes in the package. Files that begin with ``_`` are only built upon.
-
-    Example:
-        >>> "ptb-awd-pru-g4" in list_recipes()
-        True
-    """
+    """The names of the recipes in the package. Files that begin with ``_`` are only built upon."""
     return sorted(path.stem for path in FOLDER.glob("*.toml") if not path.stem.startswith("_"))
 
 
@@ -61,13 +56,9 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, str] | None = 
     """
     path = find_recipe(str(name_or_path), beside=Path())
     values, changes = read_settings(path, ()), parse_overrides(overrides)
-    try:
-        if changes.get("unit", "pru") != "pru":  # the recipe's settings of the PRU do not apply
-            values = {key: value for key, value in values.items() if key not in PRU_SETTINGS}
-        values |= changes
-        return build_config(values.pop("name", path.stem), values, values.pop(FINETUNING, None))
-    except PRUError as error:
-        raise PRUError(f"{name_or_path}: {error}") from error
+    if changes.get("unit", "pru") != "pru":  # the recipe's settings of the PRU do not apply
+        values = {key: value for key, value in values.items() if key not in PRU_SETTINGS}
+    return config_of(values | changes, path, name_or_path)
 
 
 def read_config(content: bytes, path: Path) -> Config:
@@ -76,25 +67,20 @@ def read_config(content: bytes, path: Path) -> Config:
     Args:
         content: of the file.
         path: of the file, for messages.
-
-    Example:
-        >>> read_config(config_text(Config(name="mine")).encode(), Path("config.toml")).name
-        'mine'
     """
-    values = settings_in(parse_toml(content, path), path)
+    return config_of(settings_in(parse_toml(content, path), path), path, path)
+
+
+def config_of(values: dict[str, Any], path: Path, name: str | Path) -> Config:
+    """The settings of a file; an error begins with ``name``."""
     try:
         return build_config(values.pop("name", path.stem), values, values.pop(FINETUNING, None))
     except PRUError as error:
-        raise PRUError(f"{path}: {error}") from error
+        raise PRUError(f"{name}: {error}") from error
 
 
 def finetuning_settings(config: Config, overrides: Mapping[str, str] | None = None) -> Config:
-    """The settings of a run's second stage, see `second_stage`, with overrides as typed after ``--set``.
-
-    Example:
-        >>> finetuning_settings(load_recipe("ptb-awd-lstm"), {"epochs": "3"}).training.epochs
-        3
-    """
+    """The settings of a run's second stage, see `second_stage`, with overrides as typed after ``--set``."""
     return second_stage(config, parse_overrides(overrides))
 
 
@@ -214,12 +200,7 @@ def parse_value(text: str) -> Any:
 
 
 def config_text(config: Config) -> str:
-    """A config as TOML that ``load_recipe`` reads back, every setting spelled out.
-
-    Example:
-        >>> config_text(Config(name="mine")).splitlines()[:4]
-        ['name = "mine"', '', '[data]', 'corpus = "king-james"']
-    """
+    """A config as TOML that ``load_recipe`` reads back, every setting spelled out."""
     return f"name = {toml_text(config.name)}\n\n{settings_text(config)}"
 
 

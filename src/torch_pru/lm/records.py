@@ -22,7 +22,7 @@ from torch_pru.lm.config import Config, build_config, flat_settings
 from torch_pru.lm.evaluation.scores import SIXTEEN_BITS, Scores, load_scores, parse_scores
 from torch_pru.lm.evaluation.tune import TOKENS
 from torch_pru.lm.files import TEXT_LIMIT, Folder, read_limited
-from torch_pru.lm.metrics import stop_reason
+from torch_pru.lm.metrics import best_epoch, stop_reason
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.seal import parse_object, unseal
 
@@ -87,8 +87,7 @@ class RunRecord:
     @property
     def best_epoch(self) -> int:
         """The epoch with the lowest validation loss; 0 if finetuning did not improve on its start."""
-        lowest = self.epochs[-1]["best_valid_loss"] if self.epochs else None
-        return next((line["epoch"] for line in self.epochs if line["valid_loss"] == lowest), 0)
+        return best_epoch(self.epochs)
 
     @property
     def device(self) -> str:

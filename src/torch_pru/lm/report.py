@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from torch_pru.errors import PRUError
+from torch_pru.lm.config import RegularizationConfig
 from torch_pru.lm.evaluation.tune import TOKENS
+from torch_pru.lm.model import parameter_counts, skeleton
 from torch_pru.lm.paper import (
     ADAPTED,
     CITED,
@@ -23,6 +25,7 @@ from torch_pru.lm.paper import (
     Row,
     Setup,
 )
+from torch_pru.lm.recipe import load_recipe
 from torch_pru.lm.records import RunRecord
 from torch_pru.lm.report_cells import (
     NOISE,
@@ -69,12 +72,6 @@ def report(paths: Iterable[str | Path]) -> str:
 
     Args:
         paths: run folders with or without weights, compact files, or folders of these; see `read_results`.
-
-    Example:
-        >>> report([]).splitlines()[0]
-        '# Results'
-        >>> "not run" in report([])
-        True
     """
     results = sorted(read_results(paths), key=lambda one: (one.config.name, one.finetuned, one.seed))
     refuse_duplicates(results)
@@ -268,10 +265,6 @@ def recurrent_parameters(setup: Setup) -> int:
         >>> recurrent_parameters(Setup("ptb-ablation-lt-lt"))
         2884800
     """
-    from torch_pru.lm.config import RegularizationConfig
-    from torch_pru.lm.model import parameter_counts, skeleton
-    from torch_pru.lm.recipe import load_recipe
-
     config = load_recipe(setup.recipe, dict(setup.changes))
     return parameter_counts(skeleton(config.model, RegularizationConfig())).recurrent
 

@@ -144,12 +144,7 @@ def mean(values: Sequence[float]) -> str:
 
 
 def number(value: float | None) -> str:
-    """A perplexity, or a dash.
-
-    Example:
-        >>> number(58.4), number(None)
-        ('58.40', '–')
-    """
+    """A perplexity, or a dash."""
     return "–" if value is None else format_perplexity(value)
 
 

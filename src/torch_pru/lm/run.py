@@ -29,7 +29,7 @@ from torch_pru.lm.data.tokenizer import Tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.device import environment
 from torch_pru.lm.files import TEXT_LIMIT, VOCABULARY_LIMIT, Folder, MissingFileError
-from torch_pru.lm.metrics import METRICS, has_finished, is_cut_short, read_metrics, stop_reason
+from torch_pru.lm.metrics import METRICS, best_epoch, has_finished, is_cut_short, read_metrics, stop_reason
 from torch_pru.lm.model import LanguageModel
 from torch_pru.lm.recipe import TOML_LIMIT, config_text, read_config
 from torch_pru.lm.schema import STAGES, byte_limit, check_state, check_weights
@@ -50,12 +50,6 @@ class RunFolder:
         config: all settings.
         text_digest: `Corpus.digest` of the text; empty in folders of earlier versions.
         checksums: SHA-256 of config.toml and vocabulary.txt; empty in folders of earlier versions.
-
-    Example:
-        >>> run = RunFolder.open("runs/quickstart-1")                       # doctest: +SKIP
-        >>> run.config.name, len(run.vocabulary), run.metrics()[-1]["valid_perplexity"]     # doctest: +SKIP
-        ('quickstart', 5630, 61.7)
-        >>> model = run.model("best")                                       # doctest: +SKIP
     """
 
     path: Path
@@ -245,10 +239,7 @@ class RunFolder:
 
     def best_epoch(self) -> int:
         """The epoch of the lowest validation loss; 0 where none has bettered what the run began with."""
-        epochs = self.epochs()
-        return next(
-            (line["epoch"] for line in epochs if line["valid_loss"] == epochs[-1]["best_valid_loss"]), 0
-        )
+        return best_epoch(self.epochs())
 
     def forget_scores(self) -> None:
         """Remove the scores of weights that training is about to change. Their history stays."""

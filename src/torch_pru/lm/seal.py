@@ -23,15 +23,7 @@ LINE_END = re.compile(rb', "crc": "([0-9a-f]{8})"}\n?$')
 
 
 def seal(content: Mapping[str, Any]) -> bytes:
-    """A JSON object as the content of a file, with its checksum.
-
-    Example:
-        >>> print(seal({"stage": "train"}).decode().replace(digest_of({"stage": "train"}), "..."), end="")
-        {
-         "stage": "train",
-         "sha256": "..."
-        }
-    """
+    """A JSON object as the content of a file, with its checksum."""
     return json.dumps({**content, SEAL: digest_of(content)}, indent=1).encode() + b"\n"
 
 
@@ -41,10 +33,6 @@ def unseal(data: bytes, path: Path) -> dict[str, Any]:
     Args:
         data: the content of a file.
         path: of the file, for messages.
-
-    Example:
-        >>> unseal(seal({"stage": "train"}), Path("run.json"))
-        {'stage': 'train'}
     """
     content = parse_object(data, path)
     expected = content.pop(SEAL, None)
@@ -54,12 +42,7 @@ def unseal(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def parse_object(data: bytes, path: Path, most: int = MOST_LISTS) -> dict[str, Any]:
-    """A JSON object; anything else is refused with the path of the file.
-
-    Example:
-        >>> parse_object(b'{"format": 1}', Path("run.json"))
-        {'format': 1}
-    """
+    """A JSON object; anything else is refused with the path of the file."""
     try:
         content = parse_json(data, most)
     except ValueError as error:
@@ -73,10 +56,6 @@ def parse_json(data: bytes, most: int = MOST_LISTS) -> Any:
     """JSON of any kind; raises a ValueError if it is malformed, or has more than ``most`` lists and objects.
 
     Two bytes make an empty list, which takes 64 bytes of memory.
-
-    Example:
-        >>> parse_json(b"[1, [2, 3]]")
-        [1, [2, 3]]
     """
     if (found := data.count(b"[") + data.count(b"{")) > most:
         raise ValueError(f"it has {found:,} lists and objects; at most {most:,} are read")
@@ -112,10 +91,6 @@ def unseal_line(line: bytes, previous: int = 0) -> tuple[dict[str, Any], int]:
 
     Lines of earlier versions have no checksum. Raises a ValueError for a line that is damaged, or that does
     not follow the line with the checksum ``previous``.
-
-    Example:
-        >>> unseal_line(b'{"step": 1, "crc": "3a87913d"}\\n')[0]
-        {'step': 1}
     """
     checksum = 0
     if found := LINE_END.search(line):

@@ -51,7 +51,7 @@ def encode_state(state: Mapping[str, Any]) -> dict[str, bytes]:
 
     def plain(value: Any, name: str) -> Any:
         if isinstance(value, Tensor):
-            tensors[name] = value.detach().cpu().contiguous()
+            tensors[name] = value
             return {TENSOR: name}
         if isinstance(value, dict):
             return {key: plain(item, f"{name}.{key}" if name else key) for key, item in value.items()}
@@ -60,7 +60,7 @@ def encode_state(state: Mapping[str, Any]) -> dict[str, bytes]:
         return value
 
     values = plain(dict(state), "")
-    return {VALUES: json.dumps(values).encode(), TENSORS: safetensors.torch.save(tensors)}
+    return {VALUES: json.dumps(values).encode(), TENSORS: save_tensors(tensors)}
 
 
 def decode_state(contents: Mapping[str, bytes]) -> dict[str, Any]:
@@ -87,13 +87,13 @@ def decode_state(contents: Mapping[str, bytes]) -> dict[str, Any]:
     return state
 
 
-def load_tensors(content: bytes) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, of which a header that lists too many is not read.
+def save_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """The content of a safetensors file."""
+    return safetensors.torch.save({name: each.detach().cpu().contiguous() for name, each in tensors.items()})
 
-    Example:
-        >>> load_tensors(safetensors.torch.save({"w": torch.ones(2)}))
-        {'w': tensor([1., 1.])}
-    """
+
+def load_tensors(content: bytes) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, of which a header that lists too many is not read."""
     header = int.from_bytes(content[:8], "little")
     if header > HEADER_LIMIT:
         raise ValueError(f"its header has {header:,} bytes; the limit for it is {HEADER_LIMIT:,}")
@@ -117,12 +117,7 @@ def read_pickled(content: bytes) -> dict[str, Any]:
 
 
 def check_pickle(content: bytes) -> None:
-    """Refuse a pickle that does anything but build tensors and plain values. Reading it executes nothing.
-
-    Example:
-        >>> import pickle
-        >>> check_pickle(pickle.dumps({"steps": 7}, protocol=2))
-    """
+    """Refuse a pickle that does anything but build tensors and plain values. Reading it executes nothing."""
     for number, (opcode, argument, _) in enumerate(pickletools.genops(content)):
         if number > MOST_ITEMS:
             raise ValueError(f"{PICKLED} has more than {MOST_ITEMS:,} instructions")

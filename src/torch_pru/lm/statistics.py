@@ -15,12 +15,7 @@ CONFIDENCE = 0.95
 
 
 class Interval(NamedTuple):
-    """Two ends.
-
-    Example:
-        >>> Interval(-0.2, 0.4).within(0.5), Interval(-0.2, 0.4).excludes_zero
-        (True, False)
-    """
+    """Two ends."""
 
     low: float
     high: float

@@ -32,10 +32,6 @@ def summary(paths: Iterable[str | Path]) -> str:
 
     Args:
         paths: run folders, compact files, or folders of these; see `read_results`.
-
-    Example:
-        >>> print(summary([]), end="")
-        No runs.
     """
     results = sorted(read_results(paths), key=lambda one: (one.config.name, one.name))
     if not results:

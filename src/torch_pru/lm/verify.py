@@ -56,21 +56,14 @@ class Finding:
 
 
 def verify(path: str | Path) -> list[Finding]:
-    """Check every file of a run folder; nothing is changed.
-
-    Example:
-        >>> [finding.item for finding in verify("runs/quickstart-1") if not finding.fine]    # doctest: +SKIP
-        ['config.toml']
-    """
+    """Check every file of a run folder; nothing is changed."""
     files = Folder(Path(path).resolve())
     about = About.read(files)
-    looks: dict[str, Callable[[], str]] = {
-        "config.toml": lambda: look_at_config(files, about),
-        "vocabulary.txt": lambda: look_at_vocabulary(files, about),
-        SUBWORDS: lambda: look_at_subwords(files, about),
-        "environment.json": lambda: look_at_json(files, "environment.json"),
-        METRICS: lambda: look_at_metrics(files),
-        SCORES: lambda: look_at_scores(files),
+    looks: dict[str, Callable[[str], str]] = {
+        **{name: lambda name: look_at_checked(files, about, name) for name in CHECKED},
+        "environment.json": lambda name: look_at_json(files, name),
+        METRICS: lambda _: look_at_metrics(files),
+        SCORES: lambda _: look_at_scores(files),
     }
     if SUBWORDS not in about.files and not files.has(SUBWORDS):
         del looks[SUBWORDS]
@@ -79,7 +72,7 @@ def verify(path: str | Path) -> list[Finding]:
     findings = [Finding("run.json", f"{stage}; {checksums}")]
     for item, look in looks.items():
         try:
-            findings.append(Finding(item, look()))
+            findings.append(Finding(item, look(item)))
         except MissingFileError:
             if item == SCORES:
                 findings.append(Finding(item, "not scored yet"))
@@ -109,12 +102,7 @@ def accept(path: str | Path) -> list[str]:
         checksums = dict(about.files)
         for name in wrong & set(CHECKED):
             content = files.read(name, CHECKED[name])
-            if name == "config.toml":
-                read_config(content, files.path / name)
-            elif name == SUBWORDS:
-                Subwords.from_bytes(content, files.path / name)
-            else:
-                Vocabulary.from_bytes(content, files.path / name)
+            parse(name, content, files.path / name)
             checksums[name] = sha256(content)
         for name in wrong & {"environment.json", SCORES}:
             values = parse_object(files.read(name, TEXT_LIMIT), files.path / name)
@@ -127,22 +115,19 @@ def accept(path: str | Path) -> list[str]:
     return sorted(wrong)
 
 
-def look_at_config(files: Folder, about: About) -> str:
-    """The settings."""
-    config = read_config(read_checked(files, "config.toml", about.files), files.path / "config.toml")
-    return f"{config.name}, corpus {config.data.corpus}"
+def parse(name: str, content: bytes, path: Path) -> str:
+    """What is in a file whose checksum run.json has; raises if it cannot be read."""
+    if name == "config.toml":
+        config = read_config(content, path)
+        return f"{config.name}, corpus {config.data.corpus}"
+    if name == SUBWORDS:
+        return f"{len(Subwords.from_bytes(content, path).tokens):,} subwords"
+    return f"{len(Vocabulary.from_bytes(content, path)):,} words"
 
 
-def look_at_vocabulary(files: Folder, about: About) -> str:
-    """The words."""
-    content = read_checked(files, "vocabulary.txt", about.files)
-    return f"{len(Vocabulary.from_bytes(content, files.path / 'vocabulary.txt')):,} words"
-
-
-def look_at_subwords(files: Folder, about: About) -> str:
-    """What splits the text into subwords."""
-    content = read_checked(files, SUBWORDS, about.files)
-    return f"{len(Subwords.from_bytes(content, files.path / SUBWORDS).tokens):,} subwords"
+def look_at_checked(files: Folder, about: About, name: str) -> str:
+    """A file that never changes once a run has begun."""
+    return parse(name, read_checked(files, name, about.files), files.path / name)
 
 
 def look_at_json(files: Folder, name: str) -> str:

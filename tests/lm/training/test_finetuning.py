@@ -17,8 +17,8 @@ from torch_pru.lm.training import finetune, train
 from torch_pru.lm.training.api import FinetuningRun
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.driver import run_all
+from torch_pru.lm.training.progress import StopRequest
 from torch_pru.lm.training.schedule import Schedule
-from torch_pru.lm.training.signals import StopRequest
 from torch_pru.lm.training.trainer import Trainer
 
 

@@ -18,7 +18,7 @@ from torch_pru.lm.evaluation.static import score
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training import DivergenceError, train
 from torch_pru.lm.training.distributed import World
-from torch_pru.lm.training.signals import StopRequest
+from torch_pru.lm.training.progress import StopRequest
 from torch_pru.lm.training.step import TrainingStep
 from torch_pru.lm.training.trainer import Trainer
 

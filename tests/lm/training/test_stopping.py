@@ -17,7 +17,7 @@ from torch_pru.lm.config import Config
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training import Interrupted, TrainingProgress, resume, train
 from torch_pru.lm.training.journal import Journal
-from torch_pru.lm.training.signals import StopRequest
+from torch_pru.lm.training.progress import StopRequest
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
 

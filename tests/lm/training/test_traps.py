@@ -19,8 +19,8 @@ from torch_pru.lm.model import LanguageModel, Masks
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.optimizer import AveragedSGD
+from torch_pru.lm.training.progress import StopRequest
 from torch_pru.lm.training.schedule import Decision, Schedule
-from torch_pru.lm.training.signals import StopRequest
 from torch_pru.lm.training.step import TrainingStep
 from torch_pru.lm.training.trainer import Trainer
 

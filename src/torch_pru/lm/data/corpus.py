@@ -30,6 +30,9 @@ from torch_pru.lm.data.text import EOS, UNKNOWN, read_blocks
 from torch_pru.lm.data.tokenizer import Tokenizer, raw_pieces
 from torch_pru.lm.data.vocabulary import Vocabulary
 
+NAMES = (*CORPORA, BUILT_IN)
+"""Of the corpora that everybody has."""
+
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
@@ -51,24 +54,13 @@ class Corpus:
     subwords: Subwords | None = None
 
     def split(self, name: str) -> Tensor:
-        """The text called "train", "valid" or "test".
-
-        Example:
-            >>> corpus = load_corpus("king-james")
-            >>> corpus.split("valid") is corpus.valid
-            True
-        """
+        """The text called "train", "valid" or "test"."""
         check_choice("split", name, SPLITS)
         text: Tensor = getattr(self, name)
         return text
 
     def digest(self) -> str:
-        """SHA-256 of the numbered texts: what a run keeps to know them again.
-
-        Example:
-            >>> len(load_corpus("king-james").digest())
-            64
-        """
+        """SHA-256 of the numbered texts: what a run keeps to know them again."""
         total = hashlib.sha256()
         for split in SPLITS:
             ids = self.split(split)
@@ -93,17 +85,13 @@ def load_corpus(
         tokenizer: ``"bpe:N"`` splits the text into subwords, which are learned from its training part; those
             of a file, or given as `Subwords`, are used as they are. Any other leaves the text as it is.
         data_root: the folder of the named corpora; by default ``$PRU_DATA``, or the user's cache.
-
-    Example:
-        >>> len(load_corpus("king-james").vocabulary) > 5000
-        True
     """
     name = name_or_folder if isinstance(name_or_folder, str) else None
     if isinstance(tokenizer, Subwords) or is_subwords(tokenizer):
         return _load_in_subwords(name_or_folder, tokenizer, data_root)
     if name == BUILT_IN:
         return _king_james()
-    if (prepared := _prepared(name_or_folder, data_root)) is not None:
+    if (prepared := prepared_folder(name_or_folder, data_root)) is not None:
         return _load_prepared(prepared, tokenizer)
     files = _text_files(name_or_folder, data_root)
     published = name if name in CORPORA else None
@@ -114,12 +102,6 @@ def load_corpus(
 def _king_james() -> Corpus:
     verses = king_james_verses()
     return _number({split: [list(chain(*verses[split]))] for split in SPLITS})
-
-
-def _prepared(name_or_folder: str | Path, data_root: str | Path | None) -> Path | None:
-    if isinstance(name_or_folder, str) and name_or_folder in (*CORPORA, "king-james"):
-        return None
-    return prepared_folder(str(name_or_folder), data_root)
 
 
 def _text_files(name_or_folder: str | Path, data_root: str | Path | None) -> dict[str, Path]:
@@ -135,11 +117,10 @@ def _text_files(name_or_folder: str | Path, data_root: str | Path | None) -> dic
         return _files_of(folder)
     folder = Path(os.path.expanduser(name_or_folder))
     if not folder.is_dir():
-        known = [*CORPORA, "king-james"]
         raise PRUError(
-            f"there is no corpus '{name_or_folder}'; use {', '.join(map(repr, known))}, the name of a corpus "
+            f"there is no corpus '{name_or_folder}'; use {', '.join(map(repr, NAMES))}, the name of a corpus "
             f"that you prepared with `pru data NAME --from FILE`, or a folder with train.txt, valid.txt and "
-            f"test.txt{did_you_mean(str(name_or_folder), known)}"
+            f"test.txt{did_you_mean(str(name_or_folder), NAMES)}"
         )
     return _files_of(folder)
 
@@ -162,11 +143,11 @@ def _load_prepared(folder: Path, tokenizer: str | Subwords) -> Corpus:
 def _load_in_subwords(
     name_or_folder: str | Path, tokenizer: str | Subwords, data_root: str | Path | None
 ) -> Corpus:
-    if (prepared := _prepared(name_or_folder, data_root)) is not None:
+    if (prepared := prepared_folder(name_or_folder, data_root)) is not None:
         return _load_prepared(prepared, tokenizer)
     texts = _texts(name_or_folder, data_root)
     if isinstance(tokenizer, str):
-        files = {} if name_or_folder == "king-james" else _text_files(name_or_folder, data_root)
+        files = {} if name_or_folder == BUILT_IN else _text_files(name_or_folder, data_root)
         tokenizer = _subwords(tokenizer, name_or_folder, data_root, _versions(files))
     ids = {}
     for split, blocks in texts.items():
@@ -188,7 +169,7 @@ def _texts(
     name_or_folder: str | Path, data_root: str | Path | None
 ) -> dict[str, Callable[[], Iterable[str]]]:
     """What reads each part of a text that is not prepared, in blocks of whole lines."""
-    if name_or_folder == "king-james":
+    if name_or_folder == BUILT_IN:
         verses = king_james_verses()
         return {split: partial(list, ["".join(raw_pieces(chain(*verses[split])))]) for split in SPLITS}
     files = _text_files(name_or_folder, data_root)
@@ -213,15 +194,10 @@ def tokenizer_of(data: DataConfig) -> Tokenizer:
 
 
 def tokenizer_name(data: DataConfig) -> str:
-    """The name of what splits the text of a run into tokens.
-
-    Example:
-        >>> tokenizer_name(DataConfig(corpus="ptb")), tokenizer_name(DataConfig(tokenizer="bpe:8000"))
-        ('spaces', 'bpe:8000')
-    """
+    """The name of what splits the text of a run into tokens."""
     if data.tokenizer != "auto":
         return data.tokenizer
-    if data.corpus == "king-james":
+    if data.corpus == BUILT_IN:
         return "words"
     folder = prepared_folder(data.corpus)
     return "spaces" if folder is None else prepared_text(folder).tokenizer
@@ -231,16 +207,19 @@ def located(data: DataConfig) -> DataConfig:
     """The same text in a way that still holds tomorrow and elsewhere: a folder by its full path, and the
     tokenizer by its name."""
     corpus, folder = data.corpus, Path(os.path.expanduser(data.corpus))
-    if corpus not in (*CORPORA, "king-james") and prepared_by_name(corpus) is None and folder.is_dir():
+    if corpus not in NAMES and prepared_by_name(corpus) is None and folder.is_dir():
         corpus = str(folder.resolve())
     name = tokenizer_name(data)
     return DataConfig(corpus, str(Path(name).expanduser().resolve()) if name.endswith(".json") else name)
 
 
-def prepared_folder(corpus: str, data_root: str | Path | None = None) -> Path | None:
+def prepared_folder(corpus: str | Path, data_root: str | Path | None = None) -> Path | None:
     """The folder of a prepared corpus, given by name or as a folder; None for any other text."""
+    if corpus in NAMES:
+        return None
     folder = Path(os.path.expanduser(corpus))
-    return prepared_by_name(corpus, data_root) or (folder if (folder / "corpus.json").is_file() else None)
+    prepared = prepared_by_name(str(corpus), data_root)
+    return prepared or (folder if (folder / "corpus.json").is_file() else None)
 
 
 def prepared_by_name(name: str, data_root: str | Path | None = None) -> Path | None:

@@ -6,13 +6,11 @@ import http.client
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from torch_pru.lm.data.storage import writing
-
-Progress = Callable[[int, "int | None"], None]
+from torch_pru.lm.progress import ProgressCallback
 
 LIMIT = 1 << 28
 """Bytes of a download: more than any known corpus has, and few enough for any disk."""
@@ -30,7 +28,7 @@ class MirrorError(Exception):
     """A mirror could not be reached, or what it gave is not the file: the next one may do better."""
 
 
-def download(url: str, part: Path, progress: Progress | None = None) -> None:
+def download(url: str, part: Path, progress: ProgressCallback | None = None) -> None:
     """Fetch ``url`` into ``part``, keeping the bytes that are there already and asking for the rest.
 
     A connection that breaks is taken up again for as long as each attempt brings more. Whatever was received
@@ -40,14 +38,6 @@ def download(url: str, part: Path, progress: Progress | None = None) -> None:
         url: an http or https address.
         part: the file that grows.
         progress: called with the bytes in ``part`` and those of the whole (None: the server does not say).
-
-    Example:
-        >>> import tempfile
-        >>> try:
-        ...     download("http://127.0.0.1:9/a.txt", Path(tempfile.mkdtemp()) / "a.part")
-        ... except MirrorError as error:
-        ...     print("no such mirror")
-        no such mirror
     """
     for attempt in range(_ATTEMPTS):
         before = _size(part)
@@ -63,7 +53,7 @@ def download(url: str, part: Path, progress: Progress | None = None) -> None:
                 raise MirrorError(f"{url}: {_reason(error)}") from error
 
 
-def _receive(url: str, part: Path, progress: Progress | None) -> None:
+def _receive(url: str, part: Path, progress: ProgressCallback | None) -> None:
     have = _size(part)
     request = urllib.request.Request(url, headers={"User-Agent": "torch-pru"})
     if have:
@@ -89,7 +79,11 @@ def _receive(url: str, part: Path, progress: Progress | None) -> None:
 
 
 def _append(
-    response: http.client.HTTPResponse, part: Path, have: int, total: int | None, progress: Progress | None
+    response: http.client.HTTPResponse,
+    part: Path,
+    have: int,
+    total: int | None,
+    progress: ProgressCallback | None,
 ) -> int:
     """Write the body behind the first ``have`` bytes of ``part``; the size it then has."""
     done = have

@@ -50,14 +50,7 @@ class KneserNeyBigram:
         self._lower = (np.maximum(predecessors - discount, 0) + freed / size) / len(self._pairs)  # Q
 
     def probability(self, previous: np.ndarray, word: np.ndarray) -> np.ndarray:
-        """P(word | previous), elementwise: (n,) and (n,) ids to (n,) float64.
-
-        Example:
-            >>> import torch
-            >>> model = KneserNeyBigram(torch.tensor([0, 1, 0, 1, 0]), vocabulary_size=2)
-            >>> bool(model.probability(np.array([0]), np.array([1]))[0] > 0.5)
-            True
-        """
+        """P(word | previous), elementwise: (n,) and (n,) ids to (n,) float64."""
         keys = previous * self.vocabulary_size + word
         at = np.minimum(np.searchsorted(self._pairs, keys), len(self._pairs) - 1)
         counts = np.where(self._pairs[at] == keys, self._pair_counts[at], 0)

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
@@ -21,9 +21,15 @@ import numpy as np
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import check_tokenizer, is_subwords
 from torch_pru.lm.corpora import BUILT_IN, CORPORA
-from torch_pru.lm.data.source_files import FEWEST_TOKENS, parts_of, sample_of
 from torch_pru.lm.data.sources import SPLITS
-from torch_pru.lm.data.splitting import ByteSplitter, Splitter, part_files
+from torch_pru.lm.data.splitting import (
+    FEWEST_TOKENS,
+    ByteSplitter,
+    Splitter,
+    part_files,
+    parts_of,
+    sample_of,
+)
 from torch_pru.lm.data.storage import CHUNK, data_folder, make_folder, sha256_of, writing
 from torch_pru.lm.data.subwords import FILE as SUBWORD_FILE
 from torch_pru.lm.data.subwords import Subwords
@@ -31,6 +37,7 @@ from torch_pru.lm.data.text import EOS, UNKNOWN, read_blocks
 from torch_pru.lm.data.tokenizer import Tokenizer, choose_tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.files import read_limited
+from torch_pru.lm.progress import ProgressCallback
 from torch_pru.lm.seal import parse_json
 
 FORMAT = 1  # of the folder; part of the name of a text's corpus, so that a new format is prepared anew
@@ -39,9 +46,6 @@ ABOUT_LIMIT = 1 << 20  # bytes of corpus.json
 RAREST = 2  # a word that the training part has less often becomes <unk>
 MOST_WORDS = 10_000  # in the vocabulary, unless the caller says otherwise
 MOST_TYPES = 500_000  # different words that are counted; those that come after them become <unk>
-
-Progress = Callable[[int, int], None]
-"""Called with the bytes read so far and those there are."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def prepare_text(
     tokenizer: str = "auto",
     vocabulary: int = MOST_WORDS,
     data_root: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> PreparedText:
     """Prepare text files for training, or find what was prepared from the same text before.
 
@@ -99,11 +103,6 @@ def prepare_text(
         vocabulary: at most this many different tokens; the others become ``<unk>``. Not for subwords.
         data_root: where to; by default ``$PRU_DATA``, or the user's cache.
         progress: called after each block.
-
-    Example:
-        >>> text = prepare_text(["book.txt"])                               # doctest: +SKIP
-        >>> text.name, text.tokens["train"], text.types                     # doctest: +SKIP
-        ('book-1f0c9a2e', 201_330, 9_412)
     """
     check_tokenizer(tokenizer)
     parts = parts_of([Path(os.path.expanduser(source)) for source in sources])
@@ -126,11 +125,12 @@ def prepare_text(
         make_folder(folder.parent)
         with writing(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=".preparing-") as aside:
             size = sum(path.stat().st_size for path in files)
-            numbered = (
-                subword_parts(Path(aside), parts, size, tokenizer, progress)
-                if is_subwords(tokenizer)
-                else word_parts(Path(aside), parts, size, Tokenizer(tokenizer), vocabulary, sample, progress)
-            )
+            if is_subwords(tokenizer):
+                numbered = subword_parts(Path(aside), parts, size, tokenizer, progress)
+            else:
+                work = Preparation(Path(aside), Tokenizer(tokenizer), vocabulary, progress)
+                work.read(parts, size, density=len(work.tokenizer(sample)) / max(1, len(sample.encode())))
+                numbered = work.number()
             about = numbered | {
                 "sources": [path.name for path in files[:1000]],
                 "size": size,
@@ -143,23 +143,8 @@ def prepare_text(
     return prepared_text(folder)
 
 
-def word_parts(
-    folder: Path,
-    parts: dict[str, list[Path]],
-    size: int,
-    tokenizer: Tokenizer,
-    vocabulary: int,
-    sample: str,
-    progress: Progress | None,
-) -> dict[str, object]:
-    """Write a corpus of words or characters; what ``corpus.json`` says of it."""
-    work = Preparation(folder, tokenizer, vocabulary, progress)
-    work.read(parts, size, density=len(tokenizer(sample)) / max(1, len(sample.encode())))
-    return work.number()
-
-
 def subword_parts(
-    folder: Path, parts: dict[str, list[Path]], size: int, tokenizer: str, progress: Progress | None
+    folder: Path, parts: dict[str, list[Path]], size: int, tokenizer: str, progress: ProgressCallback | None
 ) -> dict[str, object]:
     """Write a corpus of subwords; what ``corpus.json`` says of it.
 
@@ -196,7 +181,7 @@ def subword_parts(
     return {"types": len(subwords.tokens), "tokens": tokens, "unknown": dict.fromkeys(SPLITS, 0)}
 
 
-def split_bytes(folder: Path, files: Sequence[Path], size: int, progress: Progress | None) -> None:
+def split_bytes(folder: Path, files: Sequence[Path], size: int, progress: ProgressCallback | None) -> None:
     """Write the three parts of a text into files of their own."""
     done = 0
     with part_files(folder) as outputs:
@@ -296,7 +281,7 @@ class Preparation:
     """
 
     def __init__(
-        self, folder: Path, tokenizer: Tokenizer, vocabulary: int, progress: Progress | None
+        self, folder: Path, tokenizer: Tokenizer, vocabulary: int, progress: ProgressCallback | None
     ) -> None:
         self.folder, self.tokenizer, self.vocabulary, self.progress = folder, tokenizer, vocabulary, progress
         self.numbers = {EOS: 0, UNKNOWN: 1}

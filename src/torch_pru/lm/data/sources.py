@@ -17,7 +17,7 @@ from pathlib import Path
 
 from torch_pru.errors import PRUError, check_choice
 from torch_pru.lm.corpora import BUILT_IN, CORPORA, Mirror, Source
-from torch_pru.lm.data.download import LIMIT, MirrorError, Progress, download
+from torch_pru.lm.data.download import LIMIT, MirrorError, download
 from torch_pru.lm.data.storage import (
     data_folder,
     make_folder,
@@ -27,6 +27,7 @@ from torch_pru.lm.data.storage import (
     writing,
 )
 from torch_pru.lm.files import read_limited
+from torch_pru.lm.progress import ProgressCallback
 
 UNPACKED_LIMIT = 1 << 31
 """Bytes of an unpacked archive that are looked through for a text."""
@@ -41,7 +42,7 @@ def fetch(
     root: str | Path | None = None,
     *,
     mirrors: Sequence[Mirror] | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Path:
     """Download a named corpus, unless it is there; each file is checked and put in place only when right.
 
@@ -55,10 +56,6 @@ def fetch(
 
     Returns:
         The corpus's folder, with train.txt, valid.txt and test.txt.
-
-    Example:
-        >>> fetch("ptb")  # doctest: +SKIP
-        PosixPath('/home/me/.cache/torch-pru/data/penn')
     """
     source = _source(name)
     folder = Path(root or data_folder()) / source.folder
@@ -95,10 +92,6 @@ def adopt(name: str, folder: str | Path, root: str | Path | None = None) -> Path
 
     Returns:
         The corpus's folder under the root.
-
-    Example:
-        >>> adopt("ptb", "simple-examples/data")  # doctest: +SKIP
-        PosixPath('/home/me/.cache/torch-pru/data/penn')
     """
     source = _source(name)
     contents = {}
@@ -114,11 +107,7 @@ def adopt(name: str, folder: str | Path, root: str | Path | None = None) -> Path
 
 
 def check_digest(name: str, split: str, path: Path, digest: str) -> None:
-    """Refuse a file whose SHA-256 is not that of a named corpus's split.
-
-    Example:
-        >>> check_digest("ptb", "test", Path("test.txt"), CORPORA["ptb"].sha256["test"])
-    """
+    """Refuse a file whose SHA-256 is not that of a named corpus's split."""
     expected = CORPORA[name].sha256[split]
     if digest != expected:
         raise PRUError(
@@ -148,7 +137,9 @@ def _local_copy(folder: Path, split: str) -> Path:
     raise PRUError(f"{folder} has no {split} text; expected one of {', '.join(names)}")
 
 
-def _fetch_file(url: str, folder: Path, split: str, source: Source, progress: Progress | None) -> None:
+def _fetch_file(
+    url: str, folder: Path, split: str, source: Source, progress: ProgressCallback | None
+) -> None:
     def finish(part: Path) -> None:
         digest = sha256_of(part)
         if digest != source.sha256[split]:
@@ -160,7 +151,7 @@ def _fetch_file(url: str, folder: Path, split: str, source: Source, progress: Pr
 
 
 def _fetch_archive(
-    mirror: Mirror, folder: Path, splits: list[str], source: Source, progress: Progress | None
+    mirror: Mirror, folder: Path, splits: list[str], source: Source, progress: ProgressCallback | None
 ) -> None:
     def finish(part: Path) -> None:
         for split in splits:
@@ -176,7 +167,9 @@ def _fetch_archive(
     _download_and(finish, mirror.url, folder / f"{posixpath.basename(mirror.url)}.part", progress)
 
 
-def _download_and(finish: Callable[[Path], None], url: str, part: Path, progress: Progress | None) -> None:
+def _download_and(
+    finish: Callable[[Path], None], url: str, part: Path, progress: ProgressCallback | None
+) -> None:
     """Download to ``part`` and finish; where an older part turns out to be wrong, once more from nothing."""
     resumed = part.exists()
     download(url, part, progress)

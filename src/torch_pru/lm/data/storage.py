@@ -27,40 +27,23 @@ def data_folder() -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 digest of a file, in hexadecimal.
-
-    Example:
-        >>> sha256_of(Path(os.devnull))[:8]
-        'e3b0c442'
-    """
-    digest = hashlib.sha256()
+    """The SHA-256 digest of a file, in hexadecimal."""
     try:
         with open(path, "rb") as file:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise PRUError(f"cannot read {path}: {error.strerror}") from error
-    return digest.hexdigest()
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents unless they are there.
-
-    Example:
-        >>> make_folder(Path.cwd())
-    """
+    """Create a folder and its parents unless they are there."""
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the disk may answer (full, read-only, not allowed) into an error that names ``path``.
-
-    Example:
-        >>> with writing(Path("here")):
-        ...     pass
-    """
+    """Turn what the disk may answer (full, read-only, not allowed) into an error that names ``path``."""
     try:
         yield
     except OSError as error:
@@ -98,30 +81,11 @@ def write_aside(path: Path) -> Iterator[BinaryIO]:
 
 
 def put_in_place(finished: Path, path: Path) -> None:
-    """Rename a synced file to its final name, and sync the folder that holds the name.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> _ = (folder / "new").write_text("hello")
-        >>> put_in_place(folder / "new", folder / "old")
-        >>> (folder / "old").read_text()
-        'hello'
-    """
+    """Rename a synced file to its final name, and wait until the disk has it, where that is possible."""
     os.replace(finished, path)
-    sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk; some systems cannot say.
-
-    Example:
-        >>> sync_folder(Path.cwd())
-    """
-    if os.name != "posix":
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    if os.name == "posix":
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

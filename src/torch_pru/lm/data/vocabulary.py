@@ -41,21 +41,11 @@ class Vocabulary:
 
     @property
     def unknown(self) -> int | None:
-        """The number of ``<unk>``, or None where the vocabulary is without it.
-
-        Example:
-            >>> Vocabulary(["<eos>", "<unk>"]).unknown
-            1
-        """
+        """The number of ``<unk>``, or None where the vocabulary is without it."""
         return self._ids.get(UNKNOWN)
 
     def encode(self, words: Iterable[str]) -> Tensor:
-        """The numbers of words, (n,) int64; a word outside the vocabulary becomes ``<unk>``.
-
-        Example:
-            >>> Vocabulary(["<eos>", "god"]).encode(["god"])
-            tensor([1])
-        """
+        """The numbers of words, (n,) int64; a word outside the vocabulary becomes ``<unk>``."""
         words = list(words)
         ids = self.find(words)
         missing = ids < 0
@@ -69,68 +59,32 @@ class Vocabulary:
         return torch.from_numpy(ids)
 
     def find(self, words: Sequence[str]) -> np.ndarray:
-        """The numbers of words, (n,) int64, and -1 for each word outside the vocabulary.
-
-        Example:
-            >>> Vocabulary(["<eos>", "god"]).find(["god", "golf"])
-            array([ 1, -1])
-        """
+        """The numbers of words, (n,) int64, and -1 for each word outside the vocabulary."""
         return np.fromiter(map(self._ids.get, words, repeat(-1)), np.int64, len(words))
 
     def word(self, number: int) -> str:
-        """The word with a number.
-
-        Example:
-            >>> Vocabulary(["<eos>", "god"]).word(1)
-            'god'
-        """
+        """The word with a number."""
         if not 0 <= number < len(self.words):
             raise PRUError(f"number={number} is outside the vocabulary; use 0 to {len(self.words) - 1}")
         return self.words[number]
 
     def save(self, path: str | Path) -> None:
-        """Write one word a line, UTF-8; an older file is replaced only by a complete one.
-
-        Example:
-            >>> import tempfile
-            >>> path = Path(tempfile.mkdtemp()) / "vocabulary.txt"
-            >>> Vocabulary(["<eos>", "god"]).save(path)
-            >>> path.read_text()
-            '<eos>\\ngod\\n'
-        """
+        """Write one word a line, UTF-8; an older file is replaced only by a complete one."""
         with write_aside(Path(path)) as file:
             file.write(self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """One word a line, UTF-8.
-
-        Example:
-            >>> Vocabulary(["<eos>", "god"]).to_bytes()
-            b'<eos>\\ngod\\n'
-        """
+        """One word a line, UTF-8."""
         return "".join(f"{word}\n" for word in self.words).encode("utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Vocabulary:
-        """Read what ``save`` wrote.
-
-        Example:
-            >>> import tempfile
-            >>> path = Path(tempfile.mkdtemp()) / "vocabulary.txt"
-            >>> Vocabulary(["<eos>", "god"]).save(path)
-            >>> Vocabulary.load(path).words
-            ('<eos>', 'god')
-        """
+        """Read what ``save`` wrote."""
         return cls.from_bytes(read_limited(path, VOCABULARY_LIMIT), path)
 
     @classmethod
     def from_bytes(cls, content: bytes, path: str | Path) -> Vocabulary:
-        """What ``to_bytes`` gave; an error names the file at ``path``.
-
-        Example:
-            >>> Vocabulary.from_bytes(b"<eos>\\ngod\\n", "vocabulary.txt").words
-            ('<eos>', 'god')
-        """
+        """What ``to_bytes`` gave; an error names the file at ``path``."""
         try:
             text = content.decode("utf-8")
             return cls(text.removesuffix("\n").split("\n") if text else [])

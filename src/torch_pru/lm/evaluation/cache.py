@@ -38,10 +38,6 @@ class CacheSettings:
         mixture: lambda, the weight of the cache's distribution; 0 gives the static score.
         theta: sharpness of the attention over the cached states; 0 counts the cached words.
         window: number of cached positions.
-
-    Example:
-        >>> CacheSettings(mixture=0.1279, theta=0.662, window=3785)
-        CacheSettings(mixture=0.1279, theta=0.662, window=3785)
     """
 
     mixture: float = 0.1

@@ -55,10 +55,6 @@ class DynamicSettings:
         epsilon: keeps the update of a weight with tiny gradients finite.
         segment: tokens scored between two updates. The public code scales the learning rate and the decay
             in proportion to it, starting from 5.
-
-    Example:
-        >>> DynamicSettings(learning_rate=4e-5)
-        DynamicSettings(learning_rate=4e-05, decay=0.002, epsilon=2e-05, segment=5)
     """
 
     learning_rate: float = 5e-5

@@ -58,7 +58,15 @@ def generate(
     _check(temperature, top_k, top_p, seed)
     start = vocabulary.encode([EOS, *prompt])
     barred = None if unknown else vocabulary.unknown
-    return _words(model, vocabulary, start, barred, temperature, top_k, top_p, seed)
+    if model.embedding.weight.is_cuda and temperature == 0:
+        return _words(model, vocabulary, start, barred, None)
+    generator = torch.Generator()
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    draw = partial(sample, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
+    return _words(model, vocabulary, start, barred, draw)
 
 
 def sample(
@@ -90,36 +98,19 @@ def sample(
 def _words(
     model: LanguageModel,
     vocabulary: Vocabulary,
-    start: Tensor,
+    tokens: Tensor,
     barred: int | None,
-    temperature: float,
-    top_k: int | None,
-    top_p: float,
-    seed: int | None,
+    draw: Callable[[Tensor], Tensor] | None,
 ) -> Iterator[str]:
-    on_gpu = model.embedding.weight.is_cuda
-    if on_gpu and temperature == 0:
-        ids = Stepper(model, barred).likeliest(start)
-    else:
-        generator = torch.Generator()
-        if seed is None:
-            generator.seed()
-        else:
-            generator.manual_seed(seed)
-        draw = partial(sample, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator)
-        reader = Stepper(model, barred) if on_gpu else _Reader(model, barred)
-        ids = _drawn(reader.read, draw, start)
-    for number in ids:
-        yield vocabulary.word(number)
-
-
-def _drawn(
-    read: Callable[[Tensor], Tensor], draw: Callable[[Tensor], Tensor], tokens: Tensor
-) -> Iterator[int]:
+    """The words after ``tokens``; without ``draw``, the likeliest, computed ahead."""
+    if draw is None:
+        for number in Stepper(model, barred).likeliest(tokens):
+            yield vocabulary.word(number)
+        return
+    reader = Stepper(model, barred) if model.embedding.weight.is_cuda else _Reader(model, barred)
     while True:
-        chosen = draw(read(tokens))
-        yield int(chosen)
-        tokens = chosen.reshape(1)
+        tokens = draw(reader.read(tokens)).reshape(1)
+        yield vocabulary.word(int(tokens))
 
 
 class _Reader:

@@ -63,12 +63,6 @@ class Scores:
         history: every score of a split, oldest first, those of earlier weights included: time, commit,
             weights, split, method, what `entry` has, and whether it was kept as the score of the run. Entries
             are added and never changed.
-
-    Example:
-        >>> results = {"static": {"test": entry(Score(4.0, 82429, 12.0), "cpu")}}
-        >>> scores = Scores(weights="ab12", parameters={"total": 3}, results=results)
-        >>> scores.perplexity("static", "test"), scores.perplexity("dynamic", "test")
-        (54.598150033144236, None)
     """
 
     weights: str
@@ -140,12 +134,7 @@ def entry(
 
 
 def load_scores(folder: str | Path) -> Scores | None:
-    """The scores of a run folder, or None.
-
-    Example:
-        >>> load_scores("/tmp") is None
-        True
-    """
+    """The scores of a run folder, or None."""
     path = Path(folder) / FILE
     try:
         return parse_scores(unseal(Folder(Path(folder)).read(FILE, TEXT_LIMIT), path))
@@ -243,12 +232,7 @@ def log_probabilities_file(split: str, method: str) -> str:
 
 
 def is_log_probabilities(name: str) -> bool:
-    """Whether a file of a run folder has this name.
-
-    Example:
-        >>> is_log_probabilities("logprobs-test-static.npz"), is_log_probabilities("run.json")
-        (True, False)
-    """
+    """Whether a file of a run folder has this name."""
     return name.startswith("logprobs-") and name.endswith(".npz")
 
 

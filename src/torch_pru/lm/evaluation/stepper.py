@@ -41,11 +41,6 @@ class Stepper:
         barred: an id that gets no probability.
         dtype: None takes autocast's where that is on, else the weights'.
         graph: whether to capture CUDA graphs. None: on a GPU, where all layers are PRUs.
-
-    Example:
-        >>> stepper = Stepper(model)                                            # doctest: +SKIP
-        >>> scores = stepper.read(torch.tensor([3, 1, 4]))                      # doctest: +SKIP
-        >>> scores = stepper.read(scores.argmax(0, keepdim=True))               # doctest: +SKIP
     """
 
     def __init__(
@@ -228,13 +223,6 @@ def frozen(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
 
     Each pyramid that is a linear map becomes one matrix, in the layout that products on its device want, and
     both biases of a layer become one.
-
-    Example:
-        >>> from torch_pru.lm.config import ModelConfig, RegularizationConfig
-        >>> config = ModelConfig(unit="pru", embedding=8, hidden=(8,), levels=2, groups=2)
-        >>> model = frozen(LanguageModel(config, RegularizationConfig(), 10), torch.bfloat16)
-        >>> model.layers[0].input.shape
-        torch.Size([1, 4, 8, 8])
     """
     generators = [layer.generator for layer in model.layers if isinstance(layer, PRU)]
     shared = {id(generator): generator for generator in generators if generator is not None}

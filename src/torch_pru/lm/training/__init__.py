@@ -2,8 +2,7 @@
 
 from torch_pru.lm.training.api import finetune, resume, train
 from torch_pru.lm.training.driver import Failures, RunsFailedError
-from torch_pru.lm.training.progress import TrainingProgress
-from torch_pru.lm.training.signals import Interrupted
+from torch_pru.lm.training.progress import Interrupted, TrainingProgress
 from torch_pru.lm.training.trainer import DivergenceError
 
 __all__ = [

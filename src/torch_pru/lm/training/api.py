@@ -17,7 +17,7 @@ from torch_pru.lm.data.subwords import Subwords
 from torch_pru.lm.device import choose_device
 from torch_pru.lm.recipe import finetuning_settings
 from torch_pru.lm.run import RunFolder, pru_command, refuse_existing_run
-from torch_pru.lm.training.driver import run_all
+from torch_pru.lm.training.driver import RunStart, run_all
 from torch_pru.lm.training.progress import ProgressListener
 from torch_pru.lm.training.trainer import Trainer
 
@@ -157,7 +157,7 @@ def one_path(path: RunPath | Sequence[RunPath]) -> RunPath:
     return path
 
 
-class NewRun:
+class NewRun(RunStart):
     """A run from its initial weights, in a new folder."""
 
     def __init__(self, config: Config, path: RunPath) -> None:
@@ -166,47 +166,40 @@ class NewRun:
         self.config = with_precision(dataclasses.replace(config, data=located(config.data)))
         self.tokenizer: str | Subwords = self.config.data.tokenizer
 
-    def check_corpus(self, corpus: Corpus) -> None:
-        """Any text is accepted."""
-
     def start(self, trainer: Trainer, corpus: Corpus) -> None:
         """Create the run folder."""
         if trainer.world.main:
             RunFolder.create(self.path, self.config, corpus)
 
 
-class InterruptedRun:
+class InterruptedRun(RunStart):
     """A run from its last checkpoint, or from its initial weights if there is none."""
 
     def __init__(self, path: RunPath) -> None:
-        self.run = RunFolder.open(path)
-        self.run.refuse_moved_text()
-        self.path, self.config = self.run.path, self.run.config
-        self.tokenizer = self.run.corpus_tokenizer
-
-    def check_corpus(self, corpus: Corpus) -> None:
-        """Raise if the text has changed since the run started."""
-        self.run.refuse_other_text(corpus)
+        self.source: RunFolder = RunFolder.open(path)
+        self.source.refuse_moved_text()
+        self.path, self.config = self.source.path, self.source.config
+        self.tokenizer = self.source.corpus_tokenizer
 
     def start(self, trainer: Trainer, corpus: Corpus) -> None:
         """Load the last checkpoint."""
-        checkpoint = self.run.checkpoint()
+        checkpoint = self.source.checkpoint()
         if checkpoint is not None:
             trainer.load_checkpoint(checkpoint)
-            if trainer.schedule.stage != self.run.stage:
+            if trainer.schedule.stage != self.source.stage:
                 raise PRUError(
-                    f"the checkpoint in {self.run.checkpoints} has stage {trainer.schedule.stage!r}, but "
-                    f"run.json has {self.run.stage!r}"
+                    f"the checkpoint in {self.source.checkpoints} has stage {trainer.schedule.stage!r}, but "
+                    f"run.json has {self.source.stage!r}"
                 )
 
 
-class FinetuningRun:
+class FinetuningRun(RunStart):
     """Finetuning of a finished run, in a new folder."""
 
     def __init__(
         self, source: RunPath, path: RunPath | None = None, overrides: Mapping[str, str] | None = None
     ) -> None:
-        self.source = RunFolder.open(source)
+        self.source: RunFolder = RunFolder.open(source)
         refuse_finetuned_run(self.source)
         self.source.refuse_moved_text()
         self.tokenizer = self.source.corpus_tokenizer
@@ -220,10 +213,6 @@ class FinetuningRun:
             )
         self.checkpoint = checkpoint
         self.config = with_precision(finetuning_settings(self.source.config, overrides))
-
-    def check_corpus(self, corpus: Corpus) -> None:
-        """Raise if the text has changed since the source started."""
-        self.source.refuse_other_text(corpus)
 
     def start(self, trainer: Trainer, corpus: Corpus) -> None:
         """Load the best weights of the source, and create the run folder."""

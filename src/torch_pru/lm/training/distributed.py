@@ -37,13 +37,7 @@ TIMEOUT = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a run, seen from one of them.
-
-    Example:
-        >>> world = World(torch.device("cpu"))
-        >>> world.main, world.batch_slice(20)
-        (True, slice(0, 20, None))
-    """
+    """The processes of a run, seen from one of them."""
 
     device: torch.device
     rank: int = 0
@@ -258,10 +252,6 @@ class PeerWatch:
         size: number of processes.
         interval: seconds between two looks.
         patience: seconds that a counter may stand still.
-
-    Example:
-        >>> with PeerWatch(dist.HashStore(), 0, 1) as peers, peers.waiting():
-        ...     pass
     """
 
     LOST = 300.0

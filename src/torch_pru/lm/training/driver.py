@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -27,8 +26,13 @@ from torch_pru.lm.device import choose_device
 from torch_pru.lm.files import locked
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training.distributed import World, joined_world
-from torch_pru.lm.training.progress import ProgressListener, ProgressNotifier, TrainingProgress
-from torch_pru.lm.training.signals import Interrupted, StopRequest
+from torch_pru.lm.training.progress import (
+    Interrupted,
+    ProgressListener,
+    ProgressNotifier,
+    StopRequest,
+    TrainingProgress,
+)
 from torch_pru.lm.training.trainer import Trainer
 from torch_pru.ops import cuda
 
@@ -44,18 +48,29 @@ POLL_SECONDS = 1e-4
 """Time between two looks at the device, a small part of a step."""
 
 
-class RunStart(Protocol):
-    """How a run starts. Mistakes in its arguments raise on construction, before anything is built."""
+class RunStart:
+    """How a run starts. Mistakes in its arguments raise on construction, before anything is built.
+
+    Attributes:
+        path: the run folder.
+        config: all settings.
+        tokenizer: what `load_corpus` needs beside the name of the corpus.
+        source: the run that this one continues, or None.
+    """
 
     path: Path
     config: Config
     tokenizer: str | Subwords
+    source: RunFolder | None = None
 
     def check_corpus(self, corpus: Corpus) -> None:
-        """Raise if the run cannot use this text."""
+        """Raise if the text has changed since the source started."""
+        if self.source is not None:
+            self.source.refuse_other_text(corpus)
 
     def start(self, trainer: Trainer, corpus: Corpus) -> None:
         """Create or read the run folder, which is locked by now, and put the trainer in its initial state."""
+        raise NotImplementedError
 
 
 def run_all(starts: Sequence[RunStart], progress: ProgressListener | None) -> list[RunFolder]:

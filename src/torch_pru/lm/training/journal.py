@@ -37,12 +37,6 @@ class Journal:
         offset: bytes of the file that belong to the checkpoint training resumes from. The rest is dropped;
             damaged lines are dropped with a warning.
         step: steps done by then; later TensorBoard points are dropped, too.
-
-    Example:
-        >>> import tempfile
-        >>> journal = Journal(Path(tempfile.mkdtemp()), offset=0, step=0)
-        >>> journal.write({"kind": "steps", "step": 50, "loss": 6.2}, {"seconds": 1.5})
-        >>> journal.close()
     """
 
     def __init__(self, folder: Path, *, offset: int, step: int) -> None:

@@ -156,15 +156,7 @@ class GraphedStep:
 
 
 class LossSum:
-    """A sum of losses on the device; only ``mean`` synchronizes with it.
-
-    Example:
-        >>> losses = LossSum(torch.device("cpu"))
-        >>> losses.add(torch.tensor(6.0), tokens=100)
-        >>> losses.add(torch.tensor(3.0), tokens=200)
-        >>> losses.mean()
-        4.0
-    """
+    """A sum of losses on the device; only ``mean`` synchronizes with it."""
 
     def __init__(self, device: torch.device) -> None:
         self.total = torch.zeros((), dtype=torch.float64, device=device)

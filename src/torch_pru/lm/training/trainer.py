@@ -25,9 +25,8 @@ from torch_pru.lm.run import RunFolder
 from torch_pru.lm.training.distributed import World
 from torch_pru.lm.training.journal import Journal
 from torch_pru.lm.training.optimizer import AveragedSGD
-from torch_pru.lm.training.progress import TrainingProgress
+from torch_pru.lm.training.progress import Interrupted, StopRequest, TrainingProgress
 from torch_pru.lm.training.schedule import Decision, Schedule
-from torch_pru.lm.training.signals import Interrupted, StopRequest
 from torch_pru.lm.training.step import GraphedStep, LossSum, TrainingStep
 from torch_pru.lm.training.windows import TrainingText, check_length
 

@@ -20,12 +20,7 @@ MIN_ROWS = 3  # of a text: the shortest last window has two steps, and the secon
 
 
 def draw_length(usual: int, random_numbers: random.Random) -> int:
-    """Draw the length of a window: around ``usual``, sometimes around half of it, without an upper limit.
-
-    Example:
-        >>> draw_length(70, random.Random(1))
-        74
-    """
+    """Draw the length of a window: around ``usual``, sometimes around half of it, without an upper limit."""
     mean = usual if random_numbers.random() < 1 - HALF_LENGTH_PROBABILITY else usual / 2
     return max(MIN_LENGTH, int(random_numbers.gauss(mean, LENGTH_DEVIATION)))
 
@@ -58,12 +53,7 @@ def epoch_windows(rows: int, usual: int, seed: int, epoch: int) -> tuple[tuple[i
 
 
 def column_starts(rows: int, batch: int, seed: int, epoch: int) -> Tensor:
-    """The row at which each column of the text starts in an epoch, (B,); depends on seed and epoch alone.
-
-    Example:
-        >>> column_starts(46_479, 3, seed=1, epoch=0).tolist()
-        [6457, 45788, 12548]
-    """
+    """The row at which each column of the text starts in an epoch, (B,); depends on seed and epoch alone."""
     random_numbers = random.Random(f"columns {seed} {epoch}")
     return torch.tensor([random_numbers.randrange(rows) for _ in range(batch)])
 
