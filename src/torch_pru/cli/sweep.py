@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch_pru.lm.config import Config
     from torch_pru.lm.grid import Grid
     from torch_pru.lm.run import RunFolder
-    from torch_pru.lm.sweep import Row
+    from torch_pru.lm.sweep import SweepRow
 
 GRID = "grid.toml"
 """The file in the folder of a sweep that has its grid."""
@@ -214,7 +214,7 @@ def refuse_without_ray(grid: Grid) -> None:
         say(messages(), "note: [early_stopping] needs --ray; all runs are trained to their end")
 
 
-def rows_of(runs: Mapping[Path, Config]) -> list[Row]:
+def rows_of(runs: Mapping[Path, Config]) -> list[SweepRow]:
     """A row for each combination, from the scores of its runs."""
     from torch_pru.lm.sweep import row_of
 
@@ -306,7 +306,7 @@ def scored(path: Path) -> RunFolder:
     return run
 
 
-def show_table(rows: Sequence[Row]) -> None:
+def show_table(rows: Sequence[SweepRow]) -> None:
     """Print the table, best validation first; a narrow terminal goes without parameters and speed."""
     from torch_pru.lm.sweep import HEADINGS, cells_of
 
@@ -323,7 +323,7 @@ def show_table(rows: Sequence[Row]) -> None:
     console.print("validation and test: perplexity, lower is better", soft_wrap=True)
 
 
-def write_results(rows: Sequence[Row], folder: Path) -> None:
+def write_results(rows: Sequence[SweepRow], folder: Path) -> None:
     """Write the table as Markdown, and the figure where Matplotlib is installed."""
     from torch_pru.lm.data.storage import write_aside
     from torch_pru.lm.sweep import markdown

@@ -157,18 +157,13 @@ def asha(grid: Grid, runs: Mapping[Path, Config]) -> Any:
     """The scheduler that stops the worst runs early, or None."""
     if not grid.early_stopping:
         return None
-    epochs = most_epochs(grid, runs)
+    configs = list(runs.values()) or [grid.cell({}).config]
+    epochs = max(config.training.epochs for config in configs)
     grace = min(grid.early_stopping.get("grace", 1), epochs)
     factor = grid.early_stopping.get("factor", 4)
     return ASHAScheduler(
         "epoch", "valid_loss", "min", max_t=epochs + 1, grace_period=grace, reduction_factor=factor
     )
-
-
-def most_epochs(grid: Grid, runs: Mapping[Path, Config]) -> int:
-    """The most epochs of any run."""
-    configs = list(runs.values()) or [grid.cell({}).config]
-    return max(config.training.epochs for config in configs)
 
 
 def fit_optuna(grid: Grid, folder: Path, scheduler: Any, watch: Watch) -> None:

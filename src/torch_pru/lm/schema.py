@@ -31,14 +31,14 @@ class Misfit(ValueError):  # noqa: N818 (it says what is wrong)
     """A field that is not as it should be. The message names the field."""
 
 
-class Run(NamedTuple):
+class Expected(NamedTuple):
     """What a checkpoint must fit: the shapes of the weights by name, and the settings."""
 
     shapes: Mapping[str, torch.Size]
     config: Config
 
 
-Check = Callable[[str, object, Run], None]
+Check = Callable[[str, object, Expected], None]
 """Called with the name of a field and its value; raises a `Misfit`."""
 
 
@@ -53,19 +53,19 @@ def byte_limit(config: Config, words: int) -> int:
 def check_weights(checkpoint: Checkpoint, config: Config, words: int) -> None:
     """Raise unless the weights are those of a run with these settings and so many words."""
     model = skeleton(config.model, config.regularization, words)
-    run = Run({name: value.shape for name, value in model.state_dict().items()}, config)
+    expected = Expected({name: value.shape for name, value in model.state_dict().items()}, config)
     with naming(checkpoint):
-        check_named("weights", checkpoint.weights, run)
+        check_named("weights", checkpoint.weights, expected)
         if checkpoint.best:
-            check_named("best", checkpoint.best, run)
+            check_named("best", checkpoint.best, expected)
 
 
 def check_state(checkpoint: Checkpoint, config: Config) -> None:
     """Raise unless the state has exactly the known fields; the weights must have been checked."""
-    run = Run({name: value.shape for name, value in checkpoint.weights.items()}, config)
+    expected = Expected({name: value.shape for name, value in checkpoint.weights.items()}, config)
     state = checkpoint.state
     with naming(checkpoint):
-        check_fields("state", state, STATE, run)
+        check_fields("state", state, STATE, expected)
         schedule, masks = state["schedule"], state["masks"]
         if schedule["best_epoch"] > schedule["epoch"]:
             raise Misfit(f"schedule.best_epoch={schedule['best_epoch']} is after epoch={schedule['epoch']}")
@@ -88,7 +88,7 @@ def naming(checkpoint: Checkpoint) -> Iterator[None]:
         raise PRUError(f"{problem}: {error}") from None
 
 
-def check_fields(field: str, value: object, fields: Mapping[str, Any], run: Run) -> None:
+def check_fields(field: str, value: object, fields: Mapping[str, Any], expected: Expected) -> None:
     """A dictionary with exactly these keys; beside each is a `Check` of its value, or the keys of that."""
     found = as_dict(field, value)
     if found.keys() != fields.keys():
@@ -97,42 +97,42 @@ def check_fields(field: str, value: object, fields: Mapping[str, Any], run: Run)
     for name, check in fields.items():
         inner = f"{field}.{name}"
         if isinstance(check, Mapping):
-            check_fields(inner, found[name], check, run)
+            check_fields(inner, found[name], check, expected)
         else:
-            check(inner, found[name], run)
+            check(inner, found[name], expected)
 
 
 def plain(kind: type, expected: str, fits: Callable[[Any], bool]) -> Check:
     """A value of exactly this type that fits."""
 
-    def check(field: str, value: object, run: Run) -> None:
+    def check(field: str, value: object, expected: Expected) -> None:
         if type(value) is not kind or not fits(value):
             raise Misfit(f"{field} is {short(value)}; expected {expected}")
 
     return check
 
 
-def check_named(field: str, weights: object, run: Run) -> None:
+def check_named(field: str, weights: object, expected: Expected) -> None:
     """Weights must have the names and shapes of the model, and be finite."""
     found = as_dict(field, weights)
-    if missing := sorted(run.shapes.keys() - found.keys()):
+    if missing := sorted(expected.shapes.keys() - found.keys()):
         raise Misfit(f"{field} lacks {missing[0]!r}{and_more(missing)}")
-    if unknown := sorted(found.keys() - run.shapes.keys()):
+    if unknown := sorted(found.keys() - expected.shapes.keys()):
         raise Misfit(f"{field} has {unknown[0]!r:.100}{and_more(unknown)}, which the model has not")
-    precision = run.config.training.precision
-    for name, shape in run.shapes.items():
+    precision = expected.config.training.precision
+    for name, shape in expected.shapes.items():
         value = as_tensor(f"{field}.{name}", found[name], shape)
         if (value.dtype == torch.float64) != (precision == "float64"):
             raise Misfit(f"{field}.{name} has dtype {value.dtype}, which training in {precision} has not")
 
 
-def check_averages(field: str, value: object, run: Run) -> None:
+def check_averages(field: str, value: object, expected: Expected) -> None:
     """The running average of the weights; empty where there is none."""
     if as_dict(field, value):
-        check_named(field, value, run)
+        check_named(field, value, expected)
 
 
-def check_generator(field: str, value: object, run: Run) -> None:
+def check_generator(field: str, value: object, expected: Expected) -> None:
     """The state of a random generator; None in checkpoints whose masks cannot be continued."""
     if value is None:
         return
@@ -141,18 +141,18 @@ def check_generator(field: str, value: object, run: Run) -> None:
         raise Misfit(f"{field} is not the state of a random generator")
 
 
-def check_loss_scale(field: str, value: object, run: Run) -> None:
+def check_loss_scale(field: str, value: object, expected: Expected) -> None:
     """Only training in float16 has a loss scale."""
-    found, precision = as_dict(field, value), run.config.training.precision
+    found, precision = as_dict(field, value), expected.config.training.precision
     if bool(found) != (precision == "float16"):
         raise Misfit(f"{field} is {'there' if found else 'missing'}, but precision={precision!r}")
     if found:
-        check_fields(field, found, {"scale": check_scale, "good_steps": check_scale}, run)
+        check_fields(field, found, {"scale": check_scale, "good_steps": check_scale}, expected)
 
 
-def check_recurrent_state(field: str, value: object, run: Run) -> None:
+def check_recurrent_state(field: str, value: object, expected: Expected) -> None:
     """A pair (1, B, M) for each layer."""
-    hidden, batch = run.config.model.hidden, run.config.training.batch
+    hidden, batch = expected.config.model.hidden, expected.config.training.batch
     if not isinstance(value, list) or len(value) != len(hidden):
         raise Misfit(f"{field} must have a pair for each of {len(hidden)} layers")
     for layer, (size, pair) in enumerate(zip(hidden, value, strict=True)):
@@ -163,12 +163,12 @@ def check_recurrent_state(field: str, value: object, run: Run) -> None:
             as_tensor(place, tensor, torch.Size([1, batch, size]))
 
 
-def check_total(field: str, value: object, run: Run) -> None:
+def check_total(field: str, value: object, expected: Expected) -> None:
     """A sum of losses."""
     as_tensor(field, value, torch.Size())
 
 
-def check_scale(field: str, value: object, run: Run) -> None:
+def check_scale(field: str, value: object, expected: Expected) -> None:
     """A number that is not negative."""
     if as_tensor(field, value, torch.Size()) < 0:
         raise Misfit(f"{field} is negative")

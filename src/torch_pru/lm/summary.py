@@ -51,13 +51,13 @@ def summary(paths: Iterable[str | Path]) -> str:
 
 def differing_settings(results: Sequence[RunRecord]) -> list[str]:
     """The settings that are not the same in all runs."""
-    everything = [settings_of(result) for result in results]
+    everything = [trained_settings(result) for result in results]
     keys = dict.fromkeys(key for settings in everything for key in settings)
     values = {key: [settings[key] for settings in everything if key in settings] for key in keys}
     return [key for key, found in values.items() if any(value != found[0] for value in found)]
 
 
-def settings_of(result: RunRecord) -> dict[str, Any]:
+def trained_settings(result: RunRecord) -> dict[str, Any]:
     """The settings that decide what a run trains; those that only a PRU has are left out of other runs."""
     unit = result.own_settings["unit"]
     return {
@@ -67,7 +67,7 @@ def settings_of(result: RunRecord) -> dict[str, Any]:
 
 def cells(result: RunRecord, differing: Sequence[str], *, per_word: bool = False) -> list[str]:
     """A run as texts, in the order of `HEADINGS`."""
-    settings = settings_of(result)
+    settings = trained_settings(result)
     values = [f"{key}={as_text(settings[key])}" for key in differing if key in settings]
     total = result.parameters("total")
     scores = [result.perplexity("static", split) for split in ("valid", "test")]

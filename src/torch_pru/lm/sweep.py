@@ -13,7 +13,7 @@ from torch_pru.lm.visible import table
 
 
 @dataclass(frozen=True)
-class Row:
+class SweepRow:
     """One combination in the table, over all its seeds.
 
     Attributes:
@@ -32,7 +32,7 @@ class Row:
     minutes: float
 
 
-def row_of(label: str, runs: Sequence[RunFolder]) -> Row:
+def row_of(label: str, runs: Sequence[RunFolder]) -> SweepRow:
     """A row from finished runs that `pru evaluate` has scored."""
     records = [read_folder(run.path) for run in runs]
     speeds = [
@@ -41,7 +41,7 @@ def row_of(label: str, runs: Sequence[RunFolder]) -> Row:
         for line in run.metrics()
         if line.get("kind") == "steps"
     ]
-    return Row(
+    return SweepRow(
         label,
         records[0].parameters("total") or 0,
         recorded(records, "static", "valid"),
@@ -54,7 +54,7 @@ def row_of(label: str, runs: Sequence[RunFolder]) -> Row:
 HEADINGS = ("run", "parameters", "validation", "test", "tokens/s", "minutes")
 
 
-def cells_of(row: Row) -> list[str]:
+def cells_of(row: SweepRow) -> list[str]:
     """A row as texts, in the order of `HEADINGS`."""
     return [
         row.label,
@@ -66,6 +66,6 @@ def cells_of(row: Row) -> list[str]:
     ]
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def markdown(rows: Sequence[SweepRow]) -> str:
     """All rows as a Markdown table."""
     return table(HEADINGS, map(cells_of, rows), left=("run",)) + "\n"

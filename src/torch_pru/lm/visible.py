@@ -25,20 +25,13 @@ def visible(text: str, *, lines: bool = False) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
+    kept = JOINERS + ("\n\t" if lines else "")
     return "".join(
-        character if is_visible(character) or (lines and character in "\n\t") else escape(character)
+        character
+        if unicodedata.category(character) not in HIDDEN or character in kept
+        else character.encode("unicode_escape", "surrogatepass").decode("ascii")
         for character in text
     )
-
-
-def is_visible(character: str) -> bool:
-    """Whether a character shows as itself."""
-    return unicodedata.category(character) not in HIDDEN or character in JOINERS
-
-
-def escape(character: str) -> str:
-    """A character as Python writes it in a string, such as ``\\\\x1b``."""
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] | None = None) -> str:

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from torch_pru.analysis.figures.style import look, new_figure, style
-from torch_pru.lm.sweep import Row
+from torch_pru.lm.sweep import SweepRow
 
 
 @style()
-def draw(rows: Sequence[Row]) -> Figure:
+def draw(rows: Sequence[SweepRow]) -> Figure:
     """A line for each combination, the best on top: its mean, and the standard deviation over its seeds.
 
     Example:
-        >>> figure = draw([Row("lstm", 850_000, [61.0, 63.0], [64.0, 65.0], 9000.0, 2.0)])
+        >>> figure = draw([SweepRow("lstm", 850_000, [61.0, 63.0], [64.0, 65.0], 9000.0, 2.0)])
         >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
         ['lstm (850,000)']
     """

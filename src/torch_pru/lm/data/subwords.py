@@ -62,13 +62,12 @@ class Subwords(Tokenizer):
             name: ``"bpe:N"``: at most N tokens.
             text: pieces of the text; no token crosses a line break.
         """
-        _, models, pre_tokenizers, trainers = _library(name, "models", "pre_tokenizers", "trainers")
-        found = SUBWORDS.fullmatch(name)
+        library, found = _library(name), SUBWORDS.fullmatch(name)
         assert found is not None
-        fast = _library(name)[0].Tokenizer(models.BPE())
-        fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        fast = library.Tokenizer(library.models.BPE())
+        fast.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
         alphabet = sorted(BYTES)
-        trainer = trainers.BpeTrainer(
+        trainer = library.trainers.BpeTrainer(
             vocab_size=int(found[1]), special_tokens=[EOS], initial_alphabet=alphabet, show_progress=False
         )
         fast.train_from_iterator((line for piece in text for line in _lines(piece)), trainer)
@@ -165,28 +164,27 @@ def _model_of(content: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, st
 
 
 def _assemble(name: str, vocab: dict[str, int], merges: list[tuple[str, str]]) -> Any:
-    library, decoders, models, normalizers, pre_tokenizers, processors = _library(
-        name, "decoders", "models", "normalizers", "pre_tokenizers", "processors"
-    )
-    fast = library.Tokenizer(models.BPE(vocab=vocab, merges=merges))
-    replace = normalizers.Replace
-    fast.normalizer = normalizers.Sequence([replace("\r\n", "\n"), replace("\r", "\n"), replace("\n", EOS)])
-    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    fast.decoder = decoders.ByteLevel()
-    fast.post_processor = processors.TemplateProcessing(
+    library = _library(name)
+    fast = library.Tokenizer(library.models.BPE(vocab=vocab, merges=merges))
+    line_ends = [("\r\n", "\n"), ("\r", "\n"), ("\n", EOS)]
+    replacements = [library.normalizers.Replace(old, new) for old, new in line_ends]
+    fast.normalizer = library.normalizers.Sequence(replacements)
+    fast.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    fast.decoder = library.decoders.ByteLevel()
+    fast.post_processor = library.processors.TemplateProcessing(
         single=f"{EOS} $A", pair=f"{EOS} $A {EOS} $B", special_tokens=[(EOS, vocab[EOS])]
     )
     fast.add_special_tokens([library.AddedToken(EOS, special=True, normalized=True)])
     return fast
 
 
-def _library(name: str, *modules: str) -> list[Any]:
-    """``tokenizers`` and some of its modules, which are imported only where they are needed."""
+def _library(name: str) -> Any:
+    """The package ``tokenizers``, which is imported only where it is needed."""
     try:
         import tokenizers
     except ImportError as error:
         raise PRUError(f"tokenizer={name!r} needs tokenizers; pip install 'torch-pru[lm]'") from error
-    return [tokenizers, *(getattr(tokenizers, module) for module in modules)]
+    return tokenizers
 
 
 def _lines(text: str) -> list[str]:

@@ -51,7 +51,7 @@ class Journal:
                 f"checkpoint",
                 stacklevel=2,
             )
-        self._board = EventFile(files, purge_step=step + 1 if step else None)
+        self._events = open_events(files, purge_step=step + 1 if step else None)
 
     def write(self, values: dict[str, Any], clock: dict[str, float]) -> None:
         """Append a line; ``values`` has its ``kind`` and ``step``."""
@@ -62,8 +62,9 @@ class Journal:
             self._checksum = checksum
             for name, value in (values | clock).items():
                 if isinstance(value, float):
-                    self._board.add_scalar(f"{values['kind']}/{name}", value, values["step"])
-            self._board.flush()
+                    point = scalar(f"{values['kind']}/{name}", value)
+                    self._events.write(event(step=values["step"], summary=point))
+            self._events.flush()
         except OSError as error:
             raise PRUError(
                 f"cannot write {self.path}: {error.strerror or error}; existing checkpoints are unchanged; "
@@ -80,39 +81,27 @@ class Journal:
 
     def close(self) -> None:
         """Close both files. Write errors were reported when a line was written and are not reported again."""
-        for part in (self._file, self._board):
+        for part in (self._file, self._events):
             with suppress(OSError):
                 part.close()
 
 
-class EventFile:
+def open_events(files: Folder, purge_step: int | None) -> RecordWriter:
     """A new TensorBoard event file. ``SummaryWriter`` would open its file by path and follow links.
 
     Args:
         files: the run folder.
         purge_step: points of older event files from this step on are dropped.
     """
+    host = re.sub(r"[^\w.-]", "_", socket.gethostname())
+    name = f"events.out.tfevents.{int(time.time()):010d}.{host}.{os.getpid()}.{next(EVENT_FILES)}"
+    events = RecordWriter(files.create(name))
+    events.write(event(file_version="brain.Event:2"))
+    if purge_step is not None:
+        events.write(event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
+    return events
 
-    def __init__(self, files: Folder, purge_step: int | None) -> None:
-        host = re.sub(r"[^\w.-]", "_", socket.gethostname())
-        name = f"events.out.tfevents.{int(time.time()):010d}.{host}.{os.getpid()}.{next(EVENT_FILES)}"
-        self._records = RecordWriter(files.create(name))
-        self._add(Event(file_version="brain.Event:2"))
-        if purge_step is not None:
-            self._add(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
 
-    def _add(self, event: Event) -> None:
-        event.wall_time = time.time()
-        self._records.write(event.SerializeToString())
-
-    def add_scalar(self, name: str, value: float, step: int) -> None:
-        """A point of a curve."""
-        self._add(Event(step=step, summary=scalar(name, value)))
-
-    def flush(self) -> None:
-        """Hand what was added to the system."""
-        self._records.flush()
-
-    def close(self) -> None:
-        """Flush and close the file."""
-        self._records.close()
+def event(**content: Any) -> bytes:
+    """A record of an event file."""
+    return Event(wall_time=time.time(), **content).SerializeToString()
