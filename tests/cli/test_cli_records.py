@@ -17,7 +17,7 @@ from command import invoke, pru, refusal, write_corpus
 from torch_pru import PRUError
 from torch_pru.cli.train import new_folders
 from torch_pru.lm.evaluation.scores import load_log_probabilities, load_scores
-from torch_pru.lm.results import keep
+from torch_pru.lm.records import keep
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.verify import accept
 

@@ -76,7 +76,6 @@ PARTS = (
     "lm.ray_trials",
     "lm.paper",
     "lm.records",
-    "lm.results",
     "lm.report_cells",
     "lm.sweep",
     "lm.report",

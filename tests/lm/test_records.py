@@ -12,9 +12,8 @@ from test_report import write_run
 from torch_pru import PRUError
 from torch_pru.lm.config import second_stage
 from torch_pru.lm.recipe import load_recipe
-from torch_pru.lm.records import RunRecord, append_compact, read_compact, read_folder
+from torch_pru.lm.records import RunRecord, append_compact, keep, read_compact, read_folder, read_results
 from torch_pru.lm.report import report
-from torch_pru.lm.results import keep, read_results
 
 RESULTS = Path(__file__).parents[2] / "results"
 

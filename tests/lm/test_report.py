@@ -15,9 +15,9 @@ from torch_pru.lm.config import Config, second_stage
 from torch_pru.lm.evaluation.scores import Scores, load_scores, save_scores
 from torch_pru.lm.paper import ADAPTED, Setup
 from torch_pru.lm.recipe import config_text, load_recipe
-from torch_pru.lm.records import read_folder
+from torch_pru.lm.records import keep, read_folder
 from torch_pru.lm.report import report, table_setups
-from torch_pru.lm.results import is_run_of, keep, nearest_recipe, setup_settings
+from torch_pru.lm.report_cells import is_run_of, nearest_recipe, setup_settings
 
 
 def write_run(

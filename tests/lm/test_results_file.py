@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from torch_pru.lm.paper import DATA_SETS, MAIN, POOLING, SWEEP, TRANSFORMS, Setup
+from torch_pru.lm.records import read_results
 from torch_pru.lm.report import report
-from torch_pru.lm.results import read_results
 
 ROOT = Path(__file__).parents[2]
 PAPER_ROWS = 68

@@ -26,7 +26,7 @@ from torch_pru.lm.config import build_config
 from torch_pru.lm.data import download as download_module
 from torch_pru.lm.data.download import MirrorError, download
 from torch_pru.lm.files import Folder, locked
-from torch_pru.lm.results import read_results
+from torch_pru.lm.records import read_results
 from torch_pru.lm.seal import seal
 from torch_pru.lm.training import TrainingProgress, train
 from torch_pru.lm.training.distributed import is_lost_connection, joined_world

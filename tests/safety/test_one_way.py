@@ -18,7 +18,6 @@ OTHERS = {
     "lm/state_files.py": "reads a pickle from memory, after it was checked",
     "lm/recipe.py": "reads recipes, which users name",
     "lm/records.py": "compact records, which users name",
-    "lm/results.py": "plain copies",
     "lm/data": "texts and their cache",
     "hf": "models in the layout of transformers",
     "onnx": "models that users export",

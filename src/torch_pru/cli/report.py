@@ -32,8 +32,8 @@ def report(
     One line per run: the settings in which it differs from the others, its scores, and how it ended. Prints
     Markdown. Scores are those that `pru evaluate` has recorded.
     """
+    from torch_pru.lm.records import keep as keep_run
     from torch_pru.lm.report import report as write_report
-    from torch_pru.lm.results import keep as keep_run
     from torch_pru.lm.summary import summary
     from torch_pru.lm.visible import visible
 

@@ -172,12 +172,7 @@ def saved_numbers(folder: Path) -> list[int]:
 
 
 def name_of(number: int) -> str:
-    """The name of the folder of a checkpoint.
-
-    Example:
-        >>> name_of(17)
-        '000017'
-    """
+    """The name of the folder of a checkpoint."""
     return f"{number:06d}"
 
 

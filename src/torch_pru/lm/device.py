@@ -20,7 +20,7 @@ AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def choose_device(name: str) -> torch.device:
-    """The device for a setting. ``auto`` is a GPU if there is one; of torchrun, each process has its own."""
+    """The device for a setting. ``auto`` is a GPU if there is one; under torchrun, one for each process."""
     own = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     chosen = {"auto": own if torch.cuda.is_available() else "cpu", "cuda": own}.get(name, name)
     if not re.fullmatch(r"cpu|cuda(:\d+)?", chosen):

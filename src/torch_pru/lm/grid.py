@@ -162,10 +162,6 @@ def read_grid(name_or_path: str) -> Grid:
 
     The file has ``[grid]`` or ``[search]``, and may have ``recipe``, ``seeds``, ``samples``, ``sampler``,
     ``[settings]``, ``[early_stopping]`` and ``[resources]``; see `Grid`.
-
-    Example:
-        >>> len(read_grid("ptb-sweep").cells())
-        12
     """
     path = FOLDER / f"{name_or_path}.toml"
     if not path.is_file():

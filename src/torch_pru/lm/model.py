@@ -124,13 +124,7 @@ class Masks:
 
 
 class Softmax(nn.Module):
-    """log p = log_softmax(W h + b), where W is the embedding (V, E), which the caller passes; b starts at 0.
-
-    Example:
-        >>> softmax, embedding = Softmax(10_000), torch.randn(10_000, 400)
-        >>> softmax.log_probabilities(torch.randn(70, 20, 400), embedding).shape
-        torch.Size([70, 20, 10000])
-    """
+    """log p = log_softmax(W h + b), where W is the embedding (V, E) that the caller passes; b starts at 0."""
 
     def __init__(self, vocabulary_size: int) -> None:
         super().__init__()

@@ -155,10 +155,6 @@ class Ablation:
         recipe: name of the recipe without its data set.
         changes: settings changed in the recipe.
         ptb, wt2: the paper's validation perplexities, or None.
-
-    Example:
-        >>> POOLING[0].setup("wt2").recipe
-        'wt2-pooling-skip'
     """
 
     label: str

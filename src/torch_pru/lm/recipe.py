@@ -85,12 +85,7 @@ def finetuning_settings(config: Config, overrides: Mapping[str, str] | None = No
 
 
 def parse_overrides(overrides: Mapping[str, str] | None) -> dict[str, Any]:
-    """Settings and their values as typed after ``--set``, read.
-
-    Example:
-        >>> parse_overrides({"epochs": "3"})
-        {'epochs': 3}
-    """
+    """Settings and their values as typed after ``--set``, read."""
     values = {}
     for key, text in (overrides or {}).items():
         if key not in section_of():
@@ -205,13 +200,7 @@ def config_text(config: Config) -> str:
 
 
 def settings_text(config: Config, *, explained: bool = False) -> str:
-    """The settings alone, as TOML; ``explained`` says above each what it means.
-
-    Example:
-        >>> print(settings_text(Config(), explained=True).partition(", king-james")[0])
-        [data]
-        # ptb, wikitext-2
-    """
+    """The settings alone, as TOML; ``explained`` says above each what it means."""
     blocks = []
     for section, settings in settings_of(config).items():
         lines = [f"[{section}]"]

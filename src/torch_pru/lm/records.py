@@ -19,9 +19,16 @@ from typing import Any
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config, build_config, flat_settings
-from torch_pru.lm.evaluation.scores import SIXTEEN_BITS, Scores, load_scores, parse_scores
+from torch_pru.lm.evaluation.scores import (
+    LOG_PROBABILITIES_LIMIT,
+    SIXTEEN_BITS,
+    Scores,
+    is_log_probabilities,
+    load_scores,
+    parse_scores,
+)
 from torch_pru.lm.evaluation.tune import TOKENS
-from torch_pru.lm.files import TEXT_LIMIT, Folder, read_limited
+from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFileError, read_limited
 from torch_pru.lm.metrics import best_epoch, stop_reason
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.seal import parse_object, unseal
@@ -229,12 +236,7 @@ def unpack(line: Mapping[str, Any], shared: Mapping[str, Any], path: Path) -> Ru
 
 
 def difference(values: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of ``values`` that differ from those of ``base``.
-
-    Example:
-        >>> difference({"epochs": 3, "seed": 1}, {"epochs": 500, "seed": 1})
-        {'epochs': 3}
-    """
+    """The entries of ``values`` that differ from those of ``base``."""
     return {key: value for key, value in values.items() if key not in base or base[key] != value}
 
 
@@ -311,3 +313,63 @@ def spread(pairs: Iterable[Sequence[Any]], count: int) -> Iterator[Any]:
         if not 1 <= first <= end <= count + 1:
             raise ValueError(f"a column changes at epoch {first}, but there are {count} epochs")
         yield from repeat(value, end - first)
+
+
+def read_results(paths: Iterable[str | Path]) -> list[RunRecord]:
+    """Read run folders, compact files (``.jsonl``), and folders that hold either of them."""
+    found: list[RunRecord] = []
+    for path in map(Path, paths):
+        if path.suffix == ".jsonl":
+            found += read_compact(path)
+        elif path.is_dir() and not (path / "run.json").exists() and (inside := records_inside(path)):
+            found += read_results(inside)
+        else:
+            found.append(read_folder(path))
+    return found
+
+
+def records_inside(folder: Path) -> list[Path]:
+    """The run folders and compact files in a folder, and in its folders that are no runs."""
+    found: list[Path] = []
+    for path in sorted(folder.iterdir()):
+        if (path / "run.json").exists() or (path.suffix == ".jsonl" and path.is_file()):
+            found.append(path)
+        elif path.is_dir():
+            found += records_inside(path)
+    return found
+
+
+def keep(folder: str | Path, into: str | Path) -> Path:
+    """Keep the record of a run: no weights, and of the metrics only the epochs and the reason for the end.
+
+    Args:
+        folder: the run.
+        into: a folder, which gets a copy with the run's name that replaces an earlier one; or a file ending
+            in ``.jsonl``, to which the run is added as one line.
+    """
+    run, into = RunFolder.open(folder), Path(into)
+    if into.suffix == ".jsonl":
+        append_compact(into, read_folder(folder))
+        return into
+    copy = into / run.path.name
+    if copy.resolve() == run.path.resolve():
+        raise PRUError(
+            f"--keep would replace the run in {run.path} with a copy without weights; choose another folder"
+        )
+    files = Folder(copy)
+    files.make()
+    lines = [line for line in run.metrics() if line.get("kind") in ("epoch", "stop")]
+    files.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+    for name in ("run.json", "config.toml", "environment.json", "scores.json"):
+        try:
+            files.write(name, run.files.read(name, TEXT_LIMIT))
+        except MissingFileError:  # an earlier copy may have had it
+            files.remove(name)
+    for name in {
+        name for folder in (run.files, files) for name in folder.names() if is_log_probabilities(name)
+    }:
+        if run.files.has(name):
+            files.write(name, run.files.read(name, LOG_PROBABILITIES_LIMIT))
+        else:
+            files.remove(name)
+    return copy

@@ -26,7 +26,7 @@ from torch_pru.lm.paper import (
     Setup,
 )
 from torch_pru.lm.recipe import load_recipe
-from torch_pru.lm.records import RunRecord
+from torch_pru.lm.records import RunRecord, read_results
 from torch_pru.lm.report_cells import (
     NOISE,
     against,
@@ -35,6 +35,7 @@ from torch_pru.lm.report_cells import (
     costs,
     here,
     millions,
+    nearest_recipe,
     number,
     runs_of,
     seeds,
@@ -42,7 +43,6 @@ from torch_pru.lm.report_cells import (
     typed,
     validation,
 )
-from torch_pru.lm.results import nearest_recipe, read_results
 from torch_pru.lm.visible import table
 
 INTRODUCTION = f"""\
@@ -259,12 +259,7 @@ def sweep_table(rows: Sequence[Ablation], results: Sequence[RunRecord]) -> str:
 
 
 def recurrent_parameters(setup: Setup) -> int:
-    """How many parameters the recurrent layers of a setup have.
-
-    Example:
-        >>> recurrent_parameters(Setup("ptb-ablation-lt-lt"))
-        2884800
-    """
+    """How many parameters the recurrent layers of a setup have."""
     config = load_recipe(setup.recipe, dict(setup.changes))
     return parameter_counts(skeleton(config.model, RegularizationConfig())).recurrent
 

@@ -1,16 +1,18 @@
-"""The cells of the tables in ``RESULTS.md``: means over runs, verdicts, and how values are written."""
+"""The cells of the tables in ``RESULTS.md``: the runs of a row, means over them, how values are written."""
 
 from __future__ import annotations
 
 import json
 import statistics
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
+from torch_pru.lm.config import Config, second_stage
 from torch_pru.lm.evaluation.static import format_perplexity
 from torch_pru.lm.paper import Perplexities, Setup
-from torch_pru.lm.records import RunRecord
-from torch_pru.lm.results import is_run_of
+from torch_pru.lm.recipe import list_recipes, load_recipe
+from torch_pru.lm.records import RunRecord, settings_without_runtime
 
 NOISE = 0.5
 """Tolerance of the verdicts: about the difference between two results that the paper reports for one
@@ -21,6 +23,37 @@ def runs_of(setup: Setup, results: Sequence[RunRecord]) -> list[RunRecord]:
     """The finished runs of a setup; if there is none, the unfinished ones."""
     runs = [one for one in results if is_run_of(one, setup)]
     return [one for one in runs if one.finished] or runs
+
+
+def nearest_recipe(config: Config, stage: str = "train") -> tuple[str, dict[str, Any]]:
+    """The recipe that a run comes from, and the settings in which the run differs from it.
+
+    That is a recipe with equal settings, else the one with the run's name, else the one with the fewest
+    differences.
+
+    Example:
+        >>> nearest_recipe(load_recipe("ptb-pru-g4", {"epochs": "3"}))
+        ('ptb-pru-g4', {'epochs': 3})
+    """
+    own = settings_without_runtime(config)
+    changes = {}
+    for name in list_recipes():
+        settings = setup_settings(Setup(name, (), stage == "finetune"))
+        changes[name] = {key: value for key, value in own.items() if settings[key] != value}
+    best = min(changes, key=lambda name: (bool(changes[name]), name != config.name, len(changes[name]), name))
+    return best, changes[best]
+
+
+def is_run_of(record: RunRecord, setup: Setup) -> bool:
+    """Whether a run has these settings, apart from its seed and the way it was run."""
+    return record.finetuned == setup.finetuned and record.own_settings == setup_settings(setup)
+
+
+@cache
+def setup_settings(setup: Setup) -> dict[str, Any]:
+    """Those of a row's setup."""
+    config = load_recipe(setup.recipe, dict(setup.changes))
+    return settings_without_runtime(second_stage(config) if setup.finetuned else config)
 
 
 def recorded(runs: Sequence[RunRecord], method: str, split: str) -> list[float]:

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch_pru.lm.config import PRU_SETTINGS
 from torch_pru.lm.evaluation.static import format_perplexity
-from torch_pru.lm.records import RunRecord
-from torch_pru.lm.results import read_results
+from torch_pru.lm.records import RunRecord, read_results
 from torch_pru.lm.visible import table, visible
 
 HEADINGS = (

@@ -21,7 +21,7 @@ from torch_pru.lm.recipe import (
     load_recipe,
     settings_text,
 )
-from torch_pru.lm.results import setup_settings
+from torch_pru.lm.report_cells import setup_settings
 
 VOCABULARY = {"ptb": 10_000, "wikitext-2": 33_278}
 

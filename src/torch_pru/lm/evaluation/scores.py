@@ -222,12 +222,7 @@ def digest(model: LanguageModel) -> str:
 
 
 def log_probabilities_file(split: str, method: str) -> str:
-    """The file with the log-probabilities of the tokens of a split.
-
-    Example:
-        >>> log_probabilities_file("test", "static")
-        'logprobs-test-static.npz'
-    """
+    """The file with the log-probabilities of the tokens of a split."""
     return f"logprobs-{split}-{method}.npz"
 
 

@@ -326,10 +326,5 @@ class Failures:
 
 
 def describe(error: Exception) -> str:
-    """The message of an error, preceded by its type unless it is a `PRUError`.
-
-    Example:
-        >>> describe(KeyError("x"))
-        "KeyError: 'x'"
-    """
+    """The message of an error, preceded by its type unless it is a `PRUError`."""
     return str(error) if isinstance(error, PRUError) else f"{type(error).__name__}: {error}"

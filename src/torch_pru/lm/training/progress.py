@@ -68,10 +68,6 @@ class Interrupted(SystemExit):
         number: of the signal.
         run: the run folder.
         finished: whether the run had reached its end.
-
-    Example:
-        >>> Interrupted(2, "runs/mine").code
-        130
     """
 
     def __init__(self, number: int, run: str, *, finished: bool = False) -> None:
