@@ -304,5 +304,10 @@ def check_setting(key: str, where: object) -> None:
 
 
 def as_typed(value: Any) -> str:
-    """A value of a TOML file as it is typed after ``--set``."""
+    """A value as it is typed after ``--set``.
+
+    Example:
+        >>> as_typed((200, 200)), as_typed(True), as_typed("ptb")
+        ('[200, 200]', 'true', 'ptb')
+    """
     return value if isinstance(value, str) else toml_text(value)

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import RegularizationConfig
 from torch_pru.lm.evaluation.tune import TOKENS
+from torch_pru.lm.grid import as_typed
 from torch_pru.lm.model import parameter_counts, skeleton
 from torch_pru.lm.paper import (
     ADAPTED,
@@ -40,7 +41,6 @@ from torch_pru.lm.report_cells import (
     runs_of,
     seeds,
     short_commit,
-    typed,
     validation,
 )
 from torch_pru.lm.visible import table
@@ -305,7 +305,7 @@ def run_table(results: Sequence[RunRecord]) -> str:
             [
                 f"`{name}`",
                 recipe,
-                ", ".join(f"{key}={typed(value)}" for key, value in changes.items()) or "–",
+                ", ".join(f"{key}={as_typed(value)}" for key, value in changes.items()) or "–",
                 ("finetuned" if one.finetuned else "trained") + ("" if one.finished else ", unfinished"),
                 str(one.seed),
                 one.config.training.precision,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from functools import cache
@@ -179,16 +178,6 @@ def mean(values: Sequence[float]) -> str:
 def number(value: float | None) -> str:
     """A perplexity, or a dash."""
     return "–" if value is None else format_perplexity(value)
-
-
-def typed(value: Any) -> str:
-    """A setting's value as it is typed after ``--set``.
-
-    Example:
-        >>> typed((200, 200)), typed(True), typed("ptb")
-        ('[200, 200]', 'true', 'ptb')
-    """
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def short_commit(commit: str) -> str:
