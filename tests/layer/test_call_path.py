@@ -81,8 +81,8 @@ def test_few_files(name: str):
     assert len(files) <= most, files
 
 
-def test_few_files_without_compiled_kernels(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(native, "missing_reason", lambda: "turned off")
+@pytest.mark.usefixtures("without_compiled_kernels")
+def test_few_files_without_compiled_kernels():
     for steps in (1, 8):
         files = files_of(layer_call(steps))
         assert len(files) <= 16, files

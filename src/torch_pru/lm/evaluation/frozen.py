@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from torch_pru.ops import backends
-from torch_pru.ops.dense import dense_matrix
+from torch_pru.ops.folding import dense_matrix
+from torch_pru.ops.gates import gate_linear, is_unit_major
 from torch_pru.ops.operators import is_eager
-from torch_pru.ops.products import gate_linear, is_unit_major
 from torch_pru.ops.spec import LayerCall, LayerSpec, LayerWeights, RecurrenceCall, TransformSpec
 
 

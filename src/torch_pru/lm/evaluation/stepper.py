@@ -23,8 +23,7 @@ from torch_pru.lm.model import LanguageModel, State, flat
 from torch_pru.lm.softmax import Softmax, full_precision
 from torch_pru.ops import backends
 from torch_pru.ops import torch_private as private
-from torch_pru.ops.products import SIXTEEN_BITS, product_dtype
-from torch_pru.ops.spec import LayerSpec, LayerWeights
+from torch_pru.ops.spec import SIXTEEN_BITS, LayerSpec, LayerWeights, product_dtype
 
 CHUNK = 32
 """Likeliest words that one graph finds: the host looks in once for all of them."""

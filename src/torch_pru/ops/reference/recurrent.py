@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from torch_pru.ops.products import cell_dtype
-from torch_pru.ops.spec import LayerCall, Outputs, RecurrenceCall, TransformSpec, with_layer_axis
+from torch_pru.ops.spec import LayerCall, Outputs, RecurrenceCall, TransformSpec, cell_dtype, with_layer_axis
 
 
 def grouped_context(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
