@@ -67,8 +67,8 @@ def training_step() -> Callable[[], object]:
 
 
 CALLS: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {
-    "a layer": (lambda: layer_call(8), 11),
-    "a training step": (training_step, 25),
+    "a layer": (lambda: layer_call(8), 7),
+    "a training step": (training_step, 20),
 }
 
 
@@ -85,7 +85,7 @@ def test_few_files(name: str):
 def test_few_files_without_compiled_kernels():
     for steps in (1, 8):
         files = files_of(layer_call(steps))
-        assert len(files) <= 16, files
+        assert len(files) <= 11, files
 
 
 if __name__ == "__main__":

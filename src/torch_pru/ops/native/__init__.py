@@ -87,7 +87,7 @@ def _run(given: Arguments, eager: bool) -> Outputs:
         given = given.to_float32()._replace(bfloat16=dtype == torch.bfloat16)
     save = False  # the operator itself finds out whether a gradient is wanted
     if eager and not (torch.is_grad_enabled() and private.any_requires_grad(*given)):
-        out, hn, cn, _, _ = operators.run_forward(given, save)
+        out, hn, cn = operators.run_forward(given, save)
     else:
         out, hn, cn, _, _ = operators.forward(*given, save, eager=eager)
     if dtype == torch.float32 and c_dtype in (None, dtype):

@@ -95,33 +95,38 @@ def padded(matrices: Sequence[Tensor]) -> tuple[Tensor | None, Tensor | None, Te
     return found[0], found[1], found[2], found[3]
 
 
-def run_forward(arguments: Arguments, save: bool) -> tuple[Tensor, ...]:
-    """The output (T, B, M), the last states (1, B, M), and for the backward pass activations and cells.
+def run_forward(arguments: Arguments, save: bool) -> list[Tensor]:
+    """The output (T, B, M) and the last states (1, B, M).
 
-    These two are (T, B, 4, M) and (T, B, M); they are empty unless ``save``.
+    With ``save`` also what the backward pass needs: activations (T, B, 4, M) and cells (T, B, M).
     """
     given = arguments.readable()
     results = _results_like(given, save)
-    addresses = [result.data_ptr() for result in results]
+    addresses = [result.data_ptr() for result in results] + ([] if save else [NULL, NULL])
     _run(library().forward, given, addresses, (NULL,) * 10, (NULL,) * MOST_LEVELS)
     return results
 
 
-def _results_like(given: Arguments, save: bool) -> tuple[Tensor, ...]:
+def _results_like(given: Arguments, save: bool) -> list[Tensor]:
     x, (steps, batch, _), hidden = given.x, given.x.shape, given.context.shape[0] // 4
-    states = (1, batch, hidden)
-    saved = ((steps, batch, 4, hidden), (steps, batch, hidden)) if save else ((0,), (0,))
-    return tuple(x.new_empty(shape) for shape in ((steps, batch, hidden), states, states, *saved))
+    out, states = (steps, batch, hidden), (1, batch, hidden)
+    saved = ((steps, batch, 4, hidden), out) if save else ()
+    return [x.new_empty(shape) for shape in (out, states, states, *saved)]
 
 
 def _forward(*arguments):
     *given, save = arguments
-    return run_forward(Arguments(*given), save)
+    return _five(run_forward(Arguments(*given), save))
 
 
 def _forward_fake(*arguments):
     *given, save = arguments
-    return _results_like(Arguments(*given), save)
+    return _five(_results_like(Arguments(*given), save))
+
+
+def _five(results):
+    """All results of the operator: those that are not saved are empty."""
+    return (*results, *(results[0].new_empty(0) for _ in range(5 - len(results))))
 
 
 def _backward(grad_out, grad_hn, grad_cn, *arguments):
