@@ -6,7 +6,7 @@ and ``backward`` compute it, because the choice has been made before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -18,42 +18,33 @@ from torch_pru.ops.folding import dense_matrix
 from torch_pru.ops.gates import transform
 from torch_pru.ops.operators import ONCE, Operator, differentiable_gradients
 from torch_pru.ops.spec import (
-    SIXTEEN_BITS,
     LayerCall,
     LayerSpec,
     LayerWeights,
     Outputs,
     RecurrenceCall,
     SavedRecurrence,
-    product_dtype,
     with_layer_axis,
 )
 
 PROJECTED = "it has no projection of the state (proj_size)"
-ROWS_AT_ONCE = 1400  # steps times batch: what a CPU computes in one part
 
 
 def run_layer(recurrence: Callable[..., Outputs], backend: str, call: LayerCall, *, eager: bool) -> Outputs:
     """The piece ``layer``, with the piece ``recurrence`` of a backend; the context must be linear."""
     x, weights, h0, c0, lengths, spec, reverse = call
     weight, bias = recurrent_weights(weights, spec)
-    h, c, outputs = h0, c0, []
-    for part in _in_parts(x, lengths, reverse, eager):
-        gates = transform(
-            part,
-            weights.input,
-            weights.input_kernels,
-            spec=spec.input,
-            residual=spec.residual,
-            backend=backend,
-            eager=eager,
-        )
-        y, h, c = recurrence(RecurrenceCall(gates, weight, bias, h, c, lengths, reverse), eager=eager)
-        outputs.append(y)
-    assert h is not None
-    assert c is not None
-    out = outputs[0] if len(outputs) == 1 else torch.cat(outputs[::-1] if reverse else outputs)
-    return with_layer_axis((out, h, c))
+    gates = transform(
+        x,
+        weights.input,
+        weights.input_kernels,
+        spec=spec.input,
+        residual=spec.residual,
+        backend=backend,
+        eager=eager,
+    )
+    call_of_gates = RecurrenceCall(gates, weight, bias, h0, c0, lengths, reverse)
+    return with_layer_axis(recurrence(call_of_gates, eager=eager))
 
 
 def recurrent_weights(weights: LayerWeights, spec: LayerSpec) -> tuple[Tensor, Tensor | None]:
@@ -79,21 +70,6 @@ def unsupported_context(spec: LayerSpec) -> str | None:
         "it runs linear contexts only, and context_transform='pyramidal' with "
         f"pooling={spec.context.pooling!r} is not linear"
     )
-
-
-def _in_parts(x: Tensor, lengths: Tensor | None, reverse: bool, eager: bool) -> Sequence[Tensor]:
-    """x (T, B, N) as parts of consecutive steps, in the order in which they are run.
-
-    On a CPU a long input is computed in parts: the products are as fast, and the allocator reuses its
-    buffers, while for the whole input the system would map new memory at every call. A trace is not divided,
-    because it would fix the number of parts.
-    """
-    steps, batch, _ = x.shape
-    whole = not (eager and x.is_cpu) or lengths is not None or product_dtype(x) in SIXTEEN_BITS
-    if whole or steps * batch <= ROWS_AT_ONCE:
-        return (x,)
-    parts = x.tensor_split(min(steps, -(-steps * batch // ROWS_AT_ONCE)))
-    return parts[::-1] if reverse else parts
 
 
 def run_recurrence(call: RecurrenceCall, backend: str, eager: bool) -> Outputs:
