@@ -68,7 +68,7 @@ def training_step() -> Callable[[], object]:
 
 CALLS: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {
     "a layer": (lambda: layer_call(8), 7),
-    "a training step": (training_step, 20),
+    "a training step": (training_step, 21),
 }
 
 

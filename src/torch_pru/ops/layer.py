@@ -43,8 +43,8 @@ def run_layer(recurrence: Callable[..., Outputs], backend: str, call: LayerCall,
         backend=backend,
         eager=eager,
     )
-    call_of_gates = RecurrenceCall(gates, weight, bias, h0, c0, lengths, reverse)
-    return with_layer_axis(recurrence(call_of_gates, eager=eager))
+    rest = RecurrenceCall(gates, weight, bias, h0, c0, lengths, reverse)
+    return with_layer_axis(recurrence(rest, eager=eager))
 
 
 def recurrent_weights(weights: LayerWeights, spec: LayerSpec) -> tuple[Tensor, Tensor | None]:

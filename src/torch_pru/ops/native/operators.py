@@ -134,16 +134,14 @@ def _backward(grad_out, grad_hn, grad_cn, *arguments):
     *given, out, activations, cells, wanted = arguments
     given = Arguments(*given).readable()
     grad_out = None if grad_out is None else _with_adjacent_features(grad_out)
-    grad_hn, grad_cn = _contiguous(grad_hn), _contiguous(grad_cn)
+    grad_hn, grad_cn, out = _contiguous(grad_hn), _contiguous(grad_cn), out.contiguous()
     found = _gradients_like(given, wanted)
     grad_x, *of_matrices, grad_context, grad_bias, grad_h0, grad_c0 = (grad.data_ptr() for grad in found)
-    if (
-        not given.matrices and grad_x == NULL
-    ):  # the kernel needs a place for the gradients of gates in any case
+    if not given.matrices and grad_x == NULL:  # the kernel always needs a place for gradients of gates
         scratch = torch.empty_like(given.x, memory_format=torch.contiguous_format)
         grad_x = scratch.data_ptr()
     strides = (0, 0) if grad_out is None else grad_out.stride()[:2]
-    results = (out.contiguous().data_ptr(), NULL, NULL, activations.data_ptr(), cells.data_ptr())
+    results = (out.data_ptr(), NULL, NULL, activations.data_ptr(), cells.data_ptr())
     given_gradients = (_address(grad_out), *strides, _address(grad_hn), _address(grad_cn))
     gradients = (*given_gradients, grad_x, grad_context, grad_bias, grad_h0, grad_c0)
     _run(library().backward, given, results, gradients, of_matrices)
