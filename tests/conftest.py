@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from torch_pru.ops import backends, native
 
 
 def _folder(variable: str, holds: str) -> Path:
@@ -33,6 +36,15 @@ def golden_folder() -> Path:
 def _one_thread() -> None:
     """Quicker for the small tensors of tests, and kind to whatever else runs."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def without_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The backend ``native`` is missing, as without a compiler."""
+    monkeypatch.setattr(native, "missing_reason", lambda: "turned off")
+    backends.forget()
+    yield
+    backends.forget()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from torch_pru.lm.model import build_model
-from torch_pru.ops import cuda, native
+from torch_pru.ops import backends, cuda, native
 from torch_pru.ops.cpu import loop, lstm
 from torch_pru.ops.spec import RecurrenceCall
 
@@ -30,10 +30,8 @@ Results = tuple[Tensor, ...]
 right_forward, right_backward = loop.forward, loop.backward
 
 
-@pytest.fixture(autouse=True)
-def _without_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would run every layer, and the faults are put into the other backends."""
-    monkeypatch.setattr(native, "missing_reason", lambda: "turned off")
+# They would run every layer, and the faults are put into the other backends.
+pytestmark = pytest.mark.usefixtures("without_compiled_kernels")
 
 
 @pytest.fixture
@@ -219,14 +217,15 @@ def test_the_layer_benchmark_refuses_wrong_kernels(
     benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native, "missing_reason", native.library.missing_reason)
+    backends.forget()
     if native.missing_reason() is not None:
         pytest.skip("no compiled kernels")
-    right = native.calls.forward
+    right = native.operators.run_forward
 
-    def no_context(arguments: native.calls.Arguments, save: bool) -> tuple:
+    def no_context(arguments: native.Arguments, save: bool) -> tuple:
         return right(arguments._replace(context=0 * arguments.context), save)
 
-    monkeypatch.setattr(native.calls, "forward", no_context)
+    monkeypatch.setattr(native.operators, "run_forward", no_context)
     with pytest.raises(SystemExit, match=REFUSED):
         benchmark.check(benchmark.Case("small", 64, 4, 2, batch=3, steps=9), CPU)
 

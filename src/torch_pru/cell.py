@@ -27,7 +27,7 @@ from torch_pru.ops import backends
 from torch_pru.ops.native.step import step_of
 from torch_pru.ops.spec import LayerCall, LayerSpec, LayerWeights, TransformSpec
 from torch_pru.options import UnitOptions, UnitSizes, unit_specs
-from torch_pru.parameters import gather, parameter_names, register_parameters
+from torch_pru.parameters import parameter_names, register_parameters
 from torch_pru.pooling import DEFAULT_WINDOW, pyramid
 
 
@@ -176,7 +176,7 @@ class PRUCell(nn.Module):
 
     def weights(self) -> LayerWeights:
         """The parameters as a backend reads them."""
-        return gather(self, self._names)
+        return LayerWeights.gather(self, self._names)
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         if hx is not None and (states := self._run_natively(input, hx)) is not None:

@@ -18,6 +18,7 @@ from torch_pru.errors import (
     check_choice,
     check_dtype,
     check_flag,
+    check_packed,
     check_positive,
     check_probability,
     check_states,
@@ -28,11 +29,9 @@ from torch_pru.lstm import from_lstm, to_lstm
 from torch_pru.migrate import migrate_layer
 from torch_pru.ops import backends
 from torch_pru.ops.dropping import draw_mask
-from torch_pru.ops.products import product_dtype
-from torch_pru.ops.spec import LayerCall, LayerWeights
+from torch_pru.ops.spec import LayerCall, LayerWeights, product_dtype
 from torch_pru.options import UnitOptions, UnitSizes, check_projection, unit_specs
-from torch_pru.packed import check_packed
-from torch_pru.parameters import ParameterNames, gather, parameter_names, register_parameters
+from torch_pru.parameters import ParameterNames, parameter_names, register_parameters
 from torch_pru.pooling import DEFAULT_WINDOW
 
 States = tuple[Tensor, Tensor]
@@ -190,7 +189,7 @@ class PRU(nn.Module):
 
     def weights(self, index: int) -> LayerWeights:
         """The parameters of a layer in one direction as a backend reads them; ``index`` as in h_n."""
-        return gather(self, self._names[index])
+        return LayerWeights.gather(self, self._names[index])
 
     @property
     def all_weights(self) -> list[list[Tensor]]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from torch_pru.errors import PRUError
-from torch_pru.ops.dense import lstm_matrices
+from torch_pru.ops.folding import lstm_matrices
 from torch_pru.ops.spec import LayerWeights
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ Rows are gate-major in the order of ``nn.LSTM``: input, forget, cell, output.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from torch_pru.errors import LARGEST_SIZE, PRUError
-from torch_pru.ops.spec import LayerSpec, LayerWeights, TransformSpec
+from torch_pru.ops.spec import LayerSpec, TransformSpec
 
 GATES = 4
 
@@ -117,13 +117,3 @@ def register_parameter(
             raise
         raise PRUError(f"{name} of shape {shape}: there is not enough memory") from error
     module.register_parameter(name, nn.Parameter(value))
-
-
-def gather(module: nn.Module, names: ParameterNames) -> LayerWeights:
-    """The weights of a layer as they are now; each is looked up once, because it may be computed."""
-    registered: Any = module._parameters  # without the search of ``nn.Module.__getattr__``
-    try:
-        groups = [tuple([registered[name] for name in group]) for group in names]
-    except KeyError:  # some are computed by parametrizations
-        groups = [tuple([getattr(module, name) for name in group]) for group in names]
-    return LayerWeights(*groups)

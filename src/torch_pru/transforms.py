@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch_pru.errors import PRUError, check_dtype, check_flag, check_tensor
 from torch_pru.initialize import assign
 from torch_pru.ops import backends
-from torch_pru.ops.dense import dense_matrix
+from torch_pru.ops.folding import dense_matrix
 from torch_pru.ops.spec import TransformSpec
 from torch_pru.options import grouped_spec, pyramidal_spec, split_levels
 from torch_pru.parameters import kernel_names, matrix_names, register_parameter

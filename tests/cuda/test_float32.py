@@ -10,7 +10,7 @@ from torch import nn
 
 from torch_pru import PRU
 from torch_pru.errors import PRUError
-from torch_pru.ops import cuda, library
+from torch_pru.ops import cuda, layer
 from torch_pru.ops.cuda import recurrent as recurrence
 from torch_pru.ops.spec import RecurrenceCall
 
@@ -155,7 +155,7 @@ def test_opcheck(groups, units):
     problem = problem_of(4, 3, groups, units)
     given = (*problem.inputs.values(), None, False, True, "cuda")
     assert cuda.recurrence_reason(RecurrenceCall(**problem.inputs, lengths=None), eager=True) is None
-    out, _, _, activations, cells = library.forward(*given)
+    out, _, _, activations, cells = layer.recurrence_forward(*given)
     weight, h0, c0 = (problem.inputs[name] for name in ("weight", "h0", "c0"))
     kept = (weight, h0, c0, out, activations, cells, None, False, "cuda")
     checks = torch.library.opcheck(torch.ops.torch_pru.recurrence, given)

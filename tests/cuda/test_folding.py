@@ -10,8 +10,7 @@ from torch.nn import functional as F
 from torch_pru import PRU, PRUCell
 from torch_pru.ops import backends, folding
 from torch_pru.ops.cuda import folding as kernels
-from torch_pru.ops.gates import input_gates
-from torch_pru.ops.products import gate_linear
+from torch_pru.ops.gates import gate_linear, input_gates
 from torch_pru.options import split_levels
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poisoned")]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torch_pru import PRU
 from torch_pru.lm.model import Masks
-from torch_pru.ops import backends, cuda, library
+from torch_pru.ops import backends, cuda, layer
 from torch_pru.ops.cuda import passes
 from torch_pru.ops.cuda.recurrent import weight_gradient_like
 from torch_pru.ops.dropping import draw_mask
@@ -273,10 +273,10 @@ def test_opcheck_of_the_fused_recurrence(weight_dtype, groups, units):
     inputs["weight"] = inputs["weight"].to(weight_dtype)
     inputs["bias"], inputs["h0"] = inputs["bias"].float(), inputs["h0"].float()
     assert cuda.recurrence_reason(RecurrenceCall(**inputs, lengths=None), eager=True) is None
-    out, _, _, activations, cells = library.forward(*inputs.values(), None, False, True, "cuda")
+    out, _, _, activations, cells = layer.recurrence_forward(*inputs.values(), None, False, True, "cuda")
     kept = (inputs["weight"], inputs["h0"], inputs["c0"], out, activations, cells, None, False, "cuda")
     arguments = (*problem.grads, *kept)
-    gradient = library.backward(*arguments)[1]
+    gradient = layer.recurrence_backward(*arguments)[1]
     assert gradient.dtype == weight_dtype
     assert not gradient.is_contiguous()
     checks = torch.library.opcheck(torch.ops.torch_pru.recurrence_backward, arguments)

@@ -8,16 +8,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from torch_pru import PRU, PRUError
-from torch_pru.ops import native
 from torch_pru.ops.cpu import lstm
 
 from .comparing import paper
 
-
-@pytest.fixture(autouse=True)
-def _without_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would run every one of these layers."""
-    monkeypatch.setattr(native, "missing_reason", lambda: "turned off")
+pytestmark = pytest.mark.usefixtures("without_compiled_kernels")  # they would run every one of these layers
 
 
 @pytest.fixture

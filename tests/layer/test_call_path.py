@@ -65,8 +65,8 @@ def training_step() -> Callable[[], object]:
 
 
 CALLS: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {
-    "a layer": (lambda: layer_call(8), 11),
-    "a training step": (training_step, 20),
+    "a layer": (lambda: layer_call(8), 7),
+    "a training step": (training_step, 16),
 }
 
 
@@ -79,11 +79,11 @@ def test_few_files(name: str):
     assert len(files) <= most, files
 
 
-def test_few_files_without_compiled_kernels(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(native, "missing_reason", lambda: "turned off")
+@pytest.mark.usefixtures("without_compiled_kernels")
+def test_few_files_without_compiled_kernels():
     for steps in (1, 8):
         files = files_of(layer_call(steps))
-        assert len(files) <= 16, files
+        assert len(files) <= 11, files
 
 
 if __name__ == "__main__":

@@ -204,21 +204,3 @@ def test_cell_against_lstm_cell():
             results = zip(cell(torch.ones(shape), given), lstm_cell(torch.ones(shape), given), strict=True)
             for mine, theirs in results:
                 torch.testing.assert_close(mine, theirs, **CLOSE)
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"bidirectional": True, "num_layers": 2}, {"weight_drop": 0.5}], ids=str
-)
-def test_a_long_input_in_stretches_is_the_whole_input(options: dict, monkeypatch: pytest.MonkeyPatch):
-    pru = PRU(8, 8, dtype=torch.float64, **paper(options))
-    x = torch.randn(11, 3, 8, dtype=torch.float64, requires_grad=True)
-    states = tuple(torch.randn(len(pru.specs), 3, 8, dtype=torch.float64) for _ in range(2))
-    outcomes = []
-    for rows in (10**9, 12, 1):  # whole; three steps at most; step by step
-        monkeypatch.setattr("torch_pru.ops.layer.ROWS_AT_ONCE", rows)
-        pru.generator = torch.Generator().manual_seed(1)  # one mask for all stretches
-        y, (h, c) = pru(x, states)
-        values = {"y": y, "h": h, "c": c}
-        outcomes.append(values | gradients(values.values(), x=x, **dict(pru.named_parameters())))
-    for other in outcomes[1:]:
-        assert_all_close(other, outcomes[0], rtol=0, atol=1e-12)

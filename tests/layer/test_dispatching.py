@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_pru import PRU
-from torch_pru.ops import library, native
+from torch_pru.ops import layer, native
 from torch_pru.ops.folding import pooling_counts
 from torch_pru.ops.operators import is_eager
 
@@ -72,8 +72,8 @@ def test_without_anybody_who_watches_the_dispatcher_is_not_called(
 ):
     pru = PRU(8, 8, levels=2, groups=4, backend=backend)
     expected = forward_and_backward(pru)
-    module = native.operators if backend == "native" else library
-    for operator in (module.forward, module.backward):
+    loop = (layer.recurrence_forward, layer.recurrence_backward)
+    for operator in (native.operators.forward, native.operators.backward) if backend == "native" else loop:
         monkeypatch.setattr(operator, "_dispatched", None)
     torch.testing.assert_close(forward_and_backward(pru), expected, rtol=0, atol=0)
 
@@ -107,7 +107,7 @@ def test_what_a_mode_or_a_transform_computes_is_not_kept():
 
 
 def test_on_meta_no_step_is_made(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(library.forward, "_run", None)
+    monkeypatch.setattr(layer.recurrence_forward, "_run", None)
     y = PRU(8, 16, device="meta", levels=2, groups=4)(torch.empty(400, 3, 8, device="meta"))[0]
     assert y.shape == (400, 3, 16)
     assert y.is_meta

@@ -37,7 +37,6 @@ PARTS = (
     "pooling",
     "ops",
     "options",
-    "packed",
     "parameters",
     "initialize",
     "migrate",

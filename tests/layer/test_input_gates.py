@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from torch_pru import PRU, GroupedLinear, PRUCell, PRUError, PyramidalTransform
-from torch_pru.ops import folding, gates, products
-from torch_pru.ops.dense import dense_matrix
-from torch_pru.ops.folding import Band, aligned, pooling_counts, pooling_levels
+from torch_pru.ops import folding, gates
+from torch_pru.ops.folding import Band, aligned, dense_matrix, pooling_counts, pooling_levels
 from torch_pru.ops.gates import input_gates
 from torch_pru.pooling import subsample
 
@@ -224,7 +223,7 @@ def test_double_backward_is_one_clear_error():
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products in 16 bits go the way they go on a GPU."""
-    monkeypatch.setattr(products, "is_unit_major", lambda x: products.product_dtype(x) == torch.bfloat16)
+    monkeypatch.setattr(gates, "is_unit_major", lambda x: gates.product_dtype(x) == torch.bfloat16)
 
 
 OPTIONS = [

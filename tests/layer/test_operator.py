@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from torch_pru import PRU, PRUError
-from torch_pru.ops import library, recurrence
+from torch_pru.ops import recurrence
+from torch_pru.ops.layer import recurrence_forward
 
 from .comparing import assert_all_close, gradients
 
@@ -74,7 +75,7 @@ def test_opcheck_of_the_forward(case, save: bool):
 def test_opcheck_of_the_backward(case):
     tensors, keywords = case
     plain = {name: None if tensor is None else tensor.detach() for name, tensor in tensors.items()}
-    results = library.forward(*operator_arguments(plain, keywords, save=True))
+    results = recurrence_forward(*operator_arguments(plain, keywords, save=True))
     out, hn, cn, activations, cells = results
     grads = tuple(torch.randn_like(x) for x in (out, hn, cn))
     kept = (plain["weight"], plain["h0"], plain["c0"], out, activations, cells)
@@ -98,7 +99,7 @@ def test_without_gradients_the_same_numbers_and_nothing_kept(case):
     expected = recurrence(*tensors.values(), **keywords, backend="loop")
     with torch.no_grad():
         actual = recurrence(*tensors.values(), **keywords, backend="loop")
-        kept = library.forward(*operator_arguments(tensors, keywords, save=False))[3:]
+        kept = recurrence_forward(*operator_arguments(tensors, keywords, save=False))[3:]
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(actual, expected, strict=True))
     assert [x.numel() for x in kept] == [0, 0]
 

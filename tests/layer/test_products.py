@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torch_pru import PRU, PyramidalTransform
-from torch_pru.ops import products
+from torch_pru.ops import gates
 
 from .comparing import assert_all_close, gradients
 
@@ -29,7 +29,7 @@ def test_few_rows_without_gradients(pooling: str, rows: int):
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs a PyTorch with oneDNN")
 def test_a_token_does_not_wait_for_the_slower_library(monkeypatch: pytest.MonkeyPatch):
     pru, x = PRU(16, 16, levels=2, groups=4), torch.randn(1, 1, 16)
-    monkeypatch.setattr(products.F, "linear", None)
+    monkeypatch.setattr(gates.F, "linear", None)
     with torch.no_grad():
         pru(x)
     pru.requires_grad_(False)(x)

@@ -9,13 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_pru.ops.native import operators
-from torch_pru.ops.native.calls import Arguments
+from torch_pru.ops.native.operators import Arguments, forward, padded
 
 from . import literal
 
 BOUND = 2e-5  # of outputs and gradients in float32, relative to the largest value
 BFLOAT16_BOUND = 2e-2  # where factors of products are rounded
+
+
+def run(given: Arguments) -> tuple[Tensor, Tensor, Tensor]:
+    """The output (T, B, M) and the last states (B, M)."""
+    out, hn, cn, _, _ = forward(*given, False)
+    return out, hn.squeeze(0), cn.squeeze(0)
 
 
 @dataclass(frozen=True)
@@ -35,11 +40,11 @@ class Problem:
         assert context is not None
         matrices: list[Any] = [tensors[f"w{level}"] for level in range(len(self.windows))]
         lengths = None if self.lengths is None else torch.tensor(self.lengths)
-        settings = (lengths, self.residual, self.reverse, self.bfloat16)
-        return Arguments(x, matrices, self.windows, context, *others, *settings)
+        settings = (self.windows, self.residual, self.reverse, self.bfloat16)
+        return Arguments(x, *padded(matrices), context, *others, lengths, *settings)
 
     def run(self, tensors: dict[str, Tensor | None]) -> tuple[Tensor, Tensor, Tensor]:
-        return operators.run(self.arguments(tensors))
+        return run(self.arguments(tensors))
 
     def run_literally(self, tensors: dict[str, Tensor | None]) -> tuple[Tensor, Tensor, Tensor]:
         x = tensors["x"]

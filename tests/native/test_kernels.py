@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from torch_pru.ops import native
-from torch_pru.ops.native.calls import Arguments
 from torch_pru.ops.native.library import library
-from torch_pru.ops.native.operators import backward, forward, run
+from torch_pru.ops.native.operators import Arguments, backward, forward, padded
 from torch_pru.ops.spec import RecurrenceCall
 
 from . import literal, problems
-from .problems import assert_agrees, check, check_bfloat16, draw, outcome
+from .problems import assert_agrees, check, check_bfloat16, draw, outcome, run
 
 
 @pytest.mark.parametrize("kernels", ["avx512", "avx2", "baseline"])
@@ -132,16 +131,15 @@ def test_after_a_fork():
     in_subprocess(
         """
 import os, signal, torch
-from torch_pru.ops import native
-from torch_pru.ops.native.calls import Arguments
-from torch_pru.ops.native.operators import run as run_layer
+from native.problems import run as run_layer
+from torch_pru.ops.native.operators import Arguments
 
 torch.set_num_threads(2)
 x, weight, context = torch.randn(40, 20, 256), torch.randn(1024, 256), torch.randn(1024, 64)
 
 def run():
     with torch.no_grad():
-        out = run_layer(Arguments(x, [weight], [1], context, None, None, None, None, False, False))[0]
+        out = run_layer(Arguments(x, weight, *[None] * 3, context, *[None] * 4, [1], False, False))[0]
     return out.numpy().tobytes()  # PyTorch's own operations might wait for its threads here
 
 expected = run()
@@ -194,12 +192,12 @@ def test_padding_may_hold_anything(seed: int):
 
 def layer_of(x: Tensor, weight: Tensor, context: Tensor) -> Arguments:
     """A layer of one level, without a bias and states."""
-    return Arguments(x, [weight], [1], context, None, None, None, None, False, False)
+    return Arguments(x, *padded([weight]), context, None, None, None, None, [1], False, False)
 
 
 def gating_of(gates: Tensor, context: Tensor) -> Arguments:
     """The recurrence alone, without a bias and states."""
-    return Arguments(gates, [], [], context, None, None, None, None, False, False)
+    return Arguments(gates, *padded([]), context, None, None, None, None, [], False, False)
 
 
 def test_not_a_number_goes_through():
@@ -243,26 +241,18 @@ def test_accuracy_of_the_gates(kernels: str):
 @pytest.mark.parametrize("seed", [0, 1, 2, 7, 9, 12])
 def test_opcheck(seed: int):
     problem = draw(seed)
-    wanting = operator_arguments(problem.arguments(problem.leaves(torch.float32)))
-    plain = operator_arguments(problem.arguments(problem.tensors))
+    wanting = problem.arguments(problem.leaves(torch.float32))
+    plain = problem.arguments(problem.tensors)
     for arguments, save in ((wanting, True), (plain, True), (plain, False)):
         checks = torch.library.opcheck(torch.ops.torch_pru.cpu_layer, (*arguments, save))
         assert set(checks.values()) == {"SUCCESS"}
     out, hn, cn, activations, cells = forward(*plain, True)
-    x, *matrices, windows, context, _, h0, c0, lengths, residual, reverse, bfloat16 = plain
     grads = [torch.randn_like(result) for result in (out, hn, cn)]
-    wanted = [True, matrices[0] is not None, True, True, h0 is not None, c0 is not None]
-    states = (h0, c0, lengths, residual, reverse, bfloat16, out, activations, cells)
-    given = (*grads, x, *matrices, windows, context, *states, wanted)
+    wanted = [tensor is not None for tensor in plain[:9]]
+    given = (*grads, *plain, out, activations, cells, wanted)
     checks = torch.library.opcheck(torch.ops.torch_pru.cpu_layer_backward, given)
     assert set(checks.values()) == {"SUCCESS"}
-    sizes = [grad.numel() > 0 for grad in backward(*given)]
-    assert sizes == [True, *(matrix is not None for matrix in matrices), *wanted[2:]]
-
-
-def operator_arguments(given: Arguments) -> tuple:
-    x, matrices, *others = given
-    return (x, *matrices, *(None,) * (4 - len(matrices)), *others)
+    assert [grad.numel() > 0 for grad in backward(*given)] == wanted
 
 
 def test_only_some_gradients():

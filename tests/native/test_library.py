@@ -6,21 +6,26 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from torch_pru import PRU, PRUError
+from torch_pru.ops import backends
 from torch_pru.ops.native import build, library
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def _nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a new process."""
     monkeypatch.setattr(library, "_load", library._load.__wrapped__)
+    backends.forget()
+    yield
+    backends.forget()
 
 
 @pytest.mark.usefixtures("_nothing_loaded")

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from torch_pru.errors import PRUError
-from torch_pru.ops import backends, dropping, gates, library  # whose operators must be registered
+from torch_pru.ops import backends, dropping, gates, layer  # whose operators must be registered
 from torch_pru.ops.spec import Outputs, RecurrenceCall
 
-__all__ = ["backends", "dropping", "gates", "library", "recurrence"]
+__all__ = ["backends", "dropping", "gates", "layer", "recurrence"]
 
 
 def recurrence(

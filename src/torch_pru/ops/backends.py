@@ -3,8 +3,9 @@
 A *piece* is a function that several backends implement under the same name and with the same signature; see
 ``PIECES``. A *backend* is a module with some of these functions and with
 ``unsupported_reason(piece, *arguments, **options)``, which takes the arguments of the piece and returns None,
-or a string that says why the backend cannot run it. :func:`run` chooses a backend and calls its function. To
-add a backend, write such a module and :func:`register` it.
+or a string that says why the backend cannot run it. If a backend may be unable to run anything on this
+machine, its ``missing_reason()`` says so; it is asked once. :func:`run` chooses a backend and calls its
+function. To add a backend, write such a module and :func:`register` it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,22 @@ class Choice(NamedTuple):
     reason: str | None
 
 
+class Loaded(NamedTuple):
+    """A backend that was imported.
+
+    Attributes:
+        missing: why it cannot run anything on this machine; None if it can.
+    """
+
+    name: str
+    module: ModuleType
+    missing: str | None
+
+
 _backends: dict[str, Backend] = {}
+_loaded: dict[str, Loaded] = {}
+_candidates: dict[tuple[str, str], tuple[Loaded, ...]] = {}
+"""The loaded backends that have a piece, for a type of device, highest priority first."""
 
 
 def register(name: str, module: str | ModuleType, *, priority: int, device: str | None = None) -> None:
@@ -78,14 +94,18 @@ def register(name: str, module: str | ModuleType, *, priority: int, device: str 
         device: the type of device that it runs on, such as ``"cuda"``; None for any.
     """
     _backends[name] = Backend(name, module, priority, device)
-    _modules.clear()
-    _candidates.clear()
+    forget()
 
 
 def unregister(name: str) -> None:
     """Remove a backend."""
     del _backends[name]
-    _modules.clear()
+    forget()
+
+
+def forget() -> None:
+    """Look for the backends again at the next call, and ask them again whether they are missing."""
+    _loaded.clear()
     _candidates.clear()
 
 
@@ -125,8 +145,8 @@ def _choose(
     if mode is Mode.DERIVATIVE:
         return "reference", module("reference"), "torch.func or forward-mode AD takes a derivative"
     first_reason, device = None, _device_type(arguments)
-    for name, backend in _candidates_for(piece, device):
-        reason = backend.unsupported_reason(piece, *arguments, **options)
+    for name, backend, missing in _candidates_for(piece, device):
+        reason = missing or backend.unsupported_reason(piece, *arguments, **options)
         if reason is None:
             return name, backend, first_reason
         if first_reason is None:
@@ -137,7 +157,7 @@ def _choose(
 
 def preferred(piece: str, device: str) -> str:
     """The name of the backend with the highest priority for a piece on a type of device."""
-    return _candidates_for(piece, device)[0][0]
+    return next(name for name, _, missing in _candidates_for(piece, device) if missing is None)
 
 
 def _requested(
@@ -145,10 +165,11 @@ def _requested(
 ) -> tuple[str, ModuleType]:
     """The backend of this name, or the reference if it does not have the piece."""
     check_choice("backend", name, names())
-    backend = module(name)
+    _, backend, missing = _loaded_backend(name)
     if not hasattr(backend, piece):
         return "reference", module("reference")
-    if (reason := backend.unsupported_reason(piece, *arguments, **options)) is not None:
+    reason = missing or backend.unsupported_reason(piece, *arguments, **options)
+    if reason is not None:
         raise PRUError(f"backend={name!r} cannot run this call: {reason}; use backend='auto'")
     return name, backend
 
@@ -162,22 +183,20 @@ def _device_type(arguments: Iterable[Any]) -> str:
     raise PRUError("none of the arguments is a tensor")
 
 
-_Candidates = tuple[tuple[str, ModuleType], ...]
-_modules: dict[str, ModuleType] = {}
-_candidates: dict[tuple[str, str], _Candidates] = {}
-
-
 def module(name: str) -> ModuleType:
     """A registered backend's module."""
+    return _loaded_backend(name).module
+
+
+def _loaded_backend(name: str) -> Loaded:
     if torch.compiler.is_compiling():
         _load_all()
-    elif name not in _modules:
+    elif name not in _loaded:
         _load(name)
-    return _modules[name]
+    return _loaded[name]
 
 
-def _candidates_for(piece: str, device: str) -> _Candidates:
-    """Name and module of the backends that have a piece, for a type of device, highest priority first."""
+def _candidates_for(piece: str, device: str) -> tuple[Loaded, ...]:
     if torch.compiler.is_compiling():
         _load_all()
     elif (piece, device) not in _candidates:
@@ -195,15 +214,17 @@ def _load_all() -> None:
 def _collect(device: str) -> None:
     fitting = [backend for backend in _backends.values() if backend.device in (None, device)]
     fitting.sort(key=lambda backend: -backend.priority)
-    loaded = [(backend.name, _load(backend.name)) for backend in fitting]
+    loaded = [_load(backend.name) for backend in fitting]
     for piece in PIECES:
-        _candidates[piece, device] = tuple(pair for pair in loaded if hasattr(pair[1], piece))
+        _candidates[piece, device] = tuple(one for one in loaded if hasattr(one.module, piece))
 
 
-def _load(name: str) -> ModuleType:
+def _load(name: str) -> Loaded:
     found = _backends[name].module
-    _modules[name] = importlib.import_module(found) if isinstance(found, str) else found
-    return _modules[name]
+    found = importlib.import_module(found) if isinstance(found, str) else found
+    missing_reason = getattr(found, "missing_reason", None)
+    _loaded[name] = Loaded(name, found, missing_reason and missing_reason())
+    return _loaded[name]
 
 
 _logged: set[str] = set()

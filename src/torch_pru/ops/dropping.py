@@ -44,5 +44,10 @@ class _Drop(Function):
         return operator(gradient, mask, ctx.keep, ctx.dtype, ctx.backend), None, None, None, None
 
 
-operator = Operator("drop", _forward, _forward_fake, _Drop.apply)
+operator = Operator(
+    "drop(Tensor values, Tensor mask, float keep, ScalarType dtype, str backend) -> Tensor",
+    _forward,
+    _forward_fake,
+    _Drop.apply,
+)
 """``drop`` of :mod:`torch_pru.ops.reference`, computed by ``drop_kernel`` of a backend."""

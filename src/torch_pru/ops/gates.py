@@ -1,8 +1,9 @@
-"""The contribution of a layer's input to its gates as one operator, for 16 bits on a GPU.
+"""The contribution of a layer's input to its gates: a pyramidal transform of it, once for every gate.
 
-A pyramid whose pooling is linear can be *folded* into one matrix W'. The forward pass folds the levels and
-multiplies once; the backward pass multiplies twice and applies the transpose of the fold. In W' and in the
-result the four gates of a unit are adjacent, as the fused recurrence reads them.
+:func:`transform` multiplies level by level. In 16 bits on a GPU it calls the operator
+``torch_pru::input_gates`` where it can: that *folds* the levels into one matrix W' and multiplies once; its
+backward pass multiplies twice and applies the transpose of the fold. In W' and in the result the four gates
+of a unit are adjacent, as the fused recurrence reads them.
 """
 
 from __future__ import annotations
@@ -14,11 +15,124 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.nn import functional as F
 
 from torch_pru.ops import folding
+from torch_pru.ops import torch_private as private
 from torch_pru.ops.backends import module
-from torch_pru.ops.folding import aligned
-from torch_pru.ops.operators import OnceDifferentiable, Operator
+from torch_pru.ops.folding import aligned, level_matrices
+from torch_pru.ops.operators import Operator
+from torch_pru.ops.spec import SIXTEEN_BITS, TransformSpec, product_dtype
+from torch_pru.pooling import pyramid
+
+FEW_ROWS = 64
+
+
+def transform(
+    x: Tensor,
+    matrices: Sequence[Tensor],
+    kernels: Sequence[Tensor],
+    *,
+    spec: TransformSpec,
+    gates: int = 4,
+    residual: bool = False,
+    backend: str = "loop",
+    eager: bool,
+) -> Tensor:
+    """A transform of x (…, N), without a bias: (…, gates, M). With ``residual`` x is added to every gate.
+
+    In 16 bits on a GPU the result is a view of storage (…, M, gates).
+    """
+    unit_major = is_unit_major(x)
+    if unit_major and spec.is_linear and (spec.levels > 1 or spec.groups == 1):
+        # On a GPU one large product is faster than several, the pooling and the concatenation.
+        # Of grouped levels, too, at the paper's widths; at 4096 features the zeros cost a tenth.
+        dense = [matrix.unsqueeze(0) for matrix in level_matrices(matrices, spec)]
+        dtype = product_dtype(x)
+        return input_gates(x, dense, spec.windows, dtype, residual, backend=backend, eager=eager)
+    views = pyramid(x, spec.pooling, spec.windows, kernels)
+    levels = zip(views, spec.matrices_by_level(tuple(matrices)), strict=True)
+    parts = [_level(view, blocks, spec.groups, gates, backend, eager) for view, blocks in levels]
+    y = _concatenate_units(parts, unit_major)
+    return _add_input(y, x, eager) if residual else y
+
+
+def _level(
+    x: Tensor, blocks: tuple[Tensor, ...], groups: int, gates: int, backend: str, eager: bool
+) -> Tensor:
+    """One level of a transform: (…, n) to (…, gates, m)."""
+    if len(blocks) == groups:
+        inputs = x.tensor_split(groups, dim=-1) if groups > 1 else (x,)
+        pairs = zip(inputs, blocks, strict=True)
+        parts = [
+            gate_linear(part, block.view(1, gates, -1, block.shape[1]), backend=backend, eager=eager)
+            for part, block in pairs
+        ]
+        return _concatenate_units(parts, is_unit_major(x))
+    [weight] = blocks
+    rows, features = weight.shape
+    units = rows // (gates * groups)
+    by_group = x.reshape(-1, groups, features).transpose(0, 1)  # (g, rows, n/g)
+    weight = weight.view(gates, groups, units, features).transpose(0, 1)
+    y = by_group @ weight.reshape(groups, gates * units, features).transpose(1, 2)
+    y = y.view(groups, by_group.shape[1], gates, units).permute(1, 2, 0, 3)
+    return y.reshape(*x.shape[:-1], gates, groups * units)
+
+
+def gate_linear(
+    x: Tensor, weight: Tensor, residual: bool = False, *, backend: str = "loop", eager: bool
+) -> Tensor:
+    """One linear map per gate: (…, N) by (1, gates, M, N) to (…, gates, M), laid out as by ``transform``."""
+    if is_unit_major(x):
+        return input_gates(x, [weight], (), product_dtype(x), residual, backend=backend, eager=eager)
+    _, gates, units, features = weight.shape
+    y = _linear(x, weight[0].reshape(gates * units, features), eager).unflatten(-1, (gates, units))
+    return _add_input(y, x, eager) if residual else y
+
+
+def _add_input(gates: Tensor, x: Tensor, eager: bool) -> Tensor:
+    """gates (…, gates, M) plus x (…, M) for each gate, in the dtype of gates: autocast may have chosen it."""
+    if not eager:  # ``torch.func.linearize`` does not support writing in place
+        return (gates + x.unsqueeze(-2)).to(gates.dtype)
+    gates += x.unsqueeze(-2)
+    return gates
+
+
+def _concatenate_units(parts: Sequence[Tensor], unit_major: bool) -> Tensor:
+    """(…, gates, m) each to (…, gates, M), in the layout of the parts."""
+    if len(parts) == 1:
+        return parts[0]
+    if unit_major:
+        return torch.cat([part.transpose(-1, -2) for part in parts], dim=-2).transpose(-1, -2)
+    return torch.cat(list(parts), dim=-1)
+
+
+def is_unit_major(x: Tensor) -> bool:
+    """Whether the gates of a unit are adjacent in products of x: the layout for 16 bits on a GPU."""
+    return x.is_cuda and product_dtype(x) in SIXTEEN_BITS
+
+
+def _linear(x: Tensor, weight: Tensor, eager: bool) -> Tensor:
+    """As ``F.linear``, with the faster library for few rows.
+
+    A generated token is one row. On a CPU PyTorch computes float32 products with MKL, which takes two to
+    four times as long as oneDNN for a few rows. oneDNN's product cannot be differentiated.
+    """
+    if eager and _onednn_is_better(x, weight):
+        return private.onednn_linear(x, weight, None, "none", [], "")
+    return F.linear(x, weight)
+
+
+def _onednn_is_better(x: Tensor, weight: Tensor) -> bool:
+    needs_gradient = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    return (
+        x.is_cpu
+        and 0 < x.shape[:-1].numel() <= FEW_ROWS
+        and product_dtype(x) == x.dtype == weight.dtype == torch.float32
+        and not needs_gradient
+        and private.onednn_is_enabled()
+        and private.onednn_linear is not None
+    )
 
 
 def input_gates(
@@ -39,7 +153,7 @@ def input_gates(
         windows: the pooling window of each level below the first; 1 skips every second feature.
         dtype: of the product.
         residual: add x to every gate; then M = N.
-        backend: whose module ``folding`` is used, if it has one.
+        backend: its ``folding`` is used, if it has one, in the place of :mod:`torch_pru.ops.folding`.
 
     Returns:
         (…, gates, M) in ``dtype``, a view of (…, M, gates).
@@ -59,21 +173,12 @@ def _passes(backend: str) -> ModuleType:
     return getattr(module(backend), "folding", folding)
 
 
-def _forward(
-    x: Tensor,
-    weights: Sequence[Tensor],
-    windows: Sequence[int],
-    dtype: torch.dtype,
-    residual: bool,
-    for_input: bool,
-    for_weights: bool,
-    backend: str,
-) -> list[Tensor]:
+def _forward(x, weights, windows, dtype, residual, for_input, for_weights, backend):
     """The gates; ``for_input`` also W', ``for_weights`` also x in ``dtype``, unless they are arguments.
 
     ``windows`` has one for each level; the first level's is 1.
     """
-    gates, units, features = *_sizes(weights), x.shape[-1]
+    (gates, units), features = _sizes(weights), x.shape[-1]
     keep = _kept(x, weights, dtype)
     passes = _passes(backend)
     folded = passes.fold(weights, tuple(windows[1:]), dtype) if keep.folded else folded_already(weights[0])
@@ -139,18 +244,7 @@ def _operand(x: Tensor, dtype: torch.dtype, columns: int) -> Tensor:
     return operand
 
 
-def _backward(
-    grad: Tensor,
-    folded: Tensor | None,
-    operand: Tensor | None,
-    features: int,
-    units: Sequence[int],
-    windows: Sequence[int],
-    residual: bool,
-    input_dtype: torch.dtype,
-    weight_dtype: torch.dtype,
-    backend: str,
-) -> list[Tensor]:
+def _backward(grad, folded, operand, features, units, windows, residual, input_dtype, weight_dtype, backend):
     """The gradients of the input (…, N) and of every level's weight.
 
     Args:
@@ -237,10 +331,18 @@ def _with_gradient(x, weights, *others):
     return _InputGates.apply(x, *others, *weights)
 
 
-def _backward_once(*arguments):
-    reason = "the input product is not possible in 16 bits on a GPU; use float32"
-    return OnceDifferentiable.apply(backward.below_autograd, reason, *arguments)
-
-
-forward = Operator("input_gates", _forward, _forward_fake, _with_gradient)
-backward = Operator("input_gates_backward", _backward, _backward_fake, _backward_once)
+forward = Operator(
+    "input_gates(Tensor x, Tensor[] weights, SymInt[] windows, ScalarType dtype, bool residual, "
+    "bool for_input, bool for_weights, str backend) -> Tensor[]",
+    _forward,
+    _forward_fake,
+    _with_gradient,
+)
+backward = Operator(
+    "input_gates_backward(Tensor grad, Tensor? folded, Tensor? operand, SymInt features, SymInt[] units, "
+    "SymInt[] windows, bool residual, ScalarType input_dtype, ScalarType weight_dtype, str backend) "
+    "-> Tensor[]",
+    _backward,
+    _backward_fake,
+    "the input product is not possible in 16 bits on a GPU; use float32",
+)

@@ -1,41 +1,50 @@
-"""A layer in two pieces, the input's gates and the recurrence, as ``loop`` and ``cuda`` run it."""
+"""A layer in two pieces, the input's gates and the recurrence, as ``loop`` and ``cuda`` run it.
+
+The recurrence is an operator, ``torch_pru::recurrence``. It takes the name of the backend whose ``forward``
+and ``backward`` compute it, because the choice has been made before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
-from torch_pru.ops.dense import dense_matrix
-from torch_pru.ops.products import SIXTEEN_BITS, product_dtype, transform
-from torch_pru.ops.spec import LayerCall, LayerSpec, LayerWeights, Outputs, RecurrenceCall, with_layer_axis
+from torch_pru.ops import reference
+from torch_pru.ops.backends import module
+from torch_pru.ops.folding import dense_matrix
+from torch_pru.ops.gates import transform
+from torch_pru.ops.operators import ONCE, Operator, differentiable_gradients
+from torch_pru.ops.spec import (
+    LayerCall,
+    LayerSpec,
+    LayerWeights,
+    Outputs,
+    RecurrenceCall,
+    SavedRecurrence,
+    with_layer_axis,
+)
 
 PROJECTED = "it has no projection of the state (proj_size)"
-ROWS_AT_ONCE = 1400  # steps times batch: what a CPU computes in one part
 
 
 def run_layer(recurrence: Callable[..., Outputs], backend: str, call: LayerCall, *, eager: bool) -> Outputs:
     """The piece ``layer``, with the piece ``recurrence`` of a backend; the context must be linear."""
     x, weights, h0, c0, lengths, spec, reverse = call
     weight, bias = recurrent_weights(weights, spec)
-    h, c, outputs = h0, c0, []
-    for part in _in_parts(x, lengths, reverse, eager):
-        gates = transform(
-            part,
-            weights.input,
-            weights.input_kernels,
-            spec=spec.input,
-            residual=spec.residual,
-            backend=backend,
-            eager=eager,
-        )
-        y, h, c = recurrence(RecurrenceCall(gates, weight, bias, h, c, lengths, reverse), eager=eager)
-        outputs.append(y)
-    assert h is not None
-    assert c is not None
-    out = outputs[0] if len(outputs) == 1 else torch.cat(outputs[::-1] if reverse else outputs)
-    return with_layer_axis((out, h, c))
+    gates = transform(
+        x,
+        weights.input,
+        weights.input_kernels,
+        spec=spec.input,
+        residual=spec.residual,
+        backend=backend,
+        eager=eager,
+    )
+    rest = RecurrenceCall(gates, weight, bias, h0, c0, lengths, reverse)
+    return with_layer_axis(recurrence(rest, eager=eager))
 
 
 def recurrent_weights(weights: LayerWeights, spec: LayerSpec) -> tuple[Tensor, Tensor | None]:
@@ -63,16 +72,87 @@ def unsupported_context(spec: LayerSpec) -> str | None:
     )
 
 
-def _in_parts(x: Tensor, lengths: Tensor | None, reverse: bool, eager: bool) -> Sequence[Tensor]:
-    """x (T, B, N) as parts of consecutive steps, in the order in which they are run.
+def run_recurrence(call: RecurrenceCall, backend: str, eager: bool) -> Outputs:
+    """The recurrence as a differentiable operator, computed by ``forward`` and ``backward`` of a backend."""
+    save = False  # the differentiable operator saves, so that one trace serves for both
+    out, hn, cn, _, _ = recurrence_forward(*call, save, backend, eager=eager)
+    return out, hn, cn
 
-    On a CPU a long input is computed in parts: the products are as fast, and the allocator reuses its
-    buffers, while for the whole input the system would map new memory at every call. A trace is not divided,
-    because it would fix the number of parts.
-    """
-    steps, batch, _ = x.shape
-    whole = not (eager and x.is_cpu) or lengths is not None or product_dtype(x) in SIXTEEN_BITS
-    if whole or steps * batch <= ROWS_AT_ONCE:
-        return (x,)
-    parts = x.tensor_split(min(steps, -(-steps * batch // ROWS_AT_ONCE)))
-    return parts[::-1] if reverse else parts
+
+def _forward(*arguments):
+    """See `torch_pru.ops.cpu.loop.forward`; with ``"cuda"`` the states may be None."""
+    *call, save, backend = arguments
+    return module(backend).forward(RecurrenceCall(*call), save)
+
+
+def _forward_fake(gates, weight, bias, h0, c0, lengths, reverse, save, backend):
+    steps, batch, _, hidden = gates.shape
+    return (
+        gates.new_empty(steps, batch, hidden),
+        gates.new_empty(batch, hidden),
+        gates.new_empty(batch, hidden, dtype=gates.dtype if c0 is None else c0.dtype),
+        *module(backend).saved_like(gates, save),
+    )
+
+
+def _backward(grad_out, grad_hn, grad_cn, *arguments):
+    """See `torch_pru.ops.cpu.loop.backward`."""
+    *saved, backend = arguments
+    return module(backend).backward(grad_out, grad_hn, grad_cn, SavedRecurrence(*saved))
+
+
+def _backward_fake(grad_out, grad_hn, grad_cn, *arguments):
+    *saved, backend = arguments
+    saved, kernels = SavedRecurrence(*saved), module(backend)
+    grad_gates, grad_bias = kernels.gradients_like(saved.out)
+    states = kernels.state_gradients_like(saved.out, saved.h0, saved.c0)
+    return grad_gates, kernels.weight_gradient_like(saved.weight), grad_bias, *states
+
+
+class _Recurrence(Function):
+    @staticmethod
+    def forward(ctx, *arguments):
+        *call, _, backend = arguments
+        save = True  # autograd calls this only if a gradient is wanted
+        results = recurrence_forward.below_autograd(*call, save, backend)
+        out, _, _, activations, cells = results
+        gates, weight, bias, h0, c0, lengths, ctx.reverse = call
+        ctx.backend = backend
+        ctx.set_materialize_grads(False)  # zeros for unused results would take as much memory as the gates
+        # For second derivatives, in float64 only: the gates take as much memory as the activations.
+        again = (gates, bias) if gates.dtype == torch.float64 else (None, None)
+        ctx.save_for_backward(*again, weight, h0, c0, out, activations, cells, lengths)
+        return results
+
+    @staticmethod
+    def backward(ctx, *grads):
+        gates, bias, *saved = ctx.saved_tensors
+        needed, grads = ctx.needs_input_grad[:5], grads[:3]
+        if torch.is_grad_enabled() and gates is not None:  # create_graph=True
+            weight, h0, c0, *_, lengths = saved
+
+            def in_pytorch(*tensors):
+                return reference.recurrence(RecurrenceCall(*tensors, lengths, ctx.reverse))
+
+            kept = differentiable_gradients(in_pytorch, (gates, weight, bias, h0, c0), needed, grads)
+        else:  # autograd converts to the dtypes of the arguments
+            found = recurrence_backward(*grads, *saved, ctx.reverse, ctx.backend)
+            kept = [grad if need else None for grad, need in zip(found, needed, strict=True)]
+        return *kept, None, None, None, None
+
+
+recurrence_forward = Operator(
+    "recurrence(Tensor gates, Tensor weight, Tensor? bias, Tensor? h0, Tensor? c0, Tensor? lengths, "
+    "bool reverse, bool save, str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _forward,
+    _forward_fake,
+    _Recurrence.apply,
+)
+recurrence_backward = Operator(
+    "recurrence_backward(Tensor? grad_out, Tensor? grad_hn, Tensor? grad_cn, Tensor weight, Tensor? h0, "
+    "Tensor? c0, Tensor out, Tensor activations, Tensor cells, Tensor? lengths, bool reverse, str backend) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _backward,
+    _backward_fake,
+    ONCE,
+)

@@ -8,6 +8,7 @@ compiler, a mode or a transform needs to see the operator: it converts all argum
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,20 +27,22 @@ Run = Callable[..., Any]
 
 
 class Operator:
-    """An operator that runs ``run``, whose annotations are its schema.
+    """An operator of PyTorch.
 
     Args:
-        name: the operator is ``torch.ops.torch_pru.<name>``.
+        schema: ``"name(Tensor x, ...) -> Tensor"``; the operator is ``torch.ops.torch_pru.<name>``.
         run: the implementation for all devices. Its results must not be arguments, nor alias each other.
         fake: the same, but returns uninitialized results of the right shapes, dtypes and strides.
         differentiable: called instead of ``run`` if a gradient is wanted; a ``Function`` that calls
-            :meth:`below_autograd`.
+            :meth:`below_autograd`. For a backward pass, why it cannot be differentiated: an error says so.
     """
 
-    def __init__(self, name: str, run: Run, fake: Run, differentiable: Run) -> None:
-        schema = torch.library.infer_schema(run, mutates_args=())
-        LIBRARY.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    def __init__(self, schema: str, run: Run, fake: Run, differentiable: Run | str) -> None:
+        name = schema.partition("(")[0]
+        LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
         self._dispatched: Run = getattr(getattr(torch.ops, NAMESPACE), name).default
+        if isinstance(differentiable, str):
+            differentiable = functools.partial(OnceDifferentiable.apply, self.below_autograd, differentiable)
         self._run, self._differentiable = run, differentiable
         unseen = private.disable_dynamo  # if the caller was not compiled, what it calls must not be either
         LIBRARY.impl(name, unseen(run), "CompositeExplicitAutograd")

@@ -1,14 +1,16 @@
-"""The arguments of a backend: structure and weights of one layer in one direction, and what it runs on."""
+"""The arguments of a backend: structure and weights of a layer in one direction, what it runs on, dtypes."""
 
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 LINEAR_POOLINGS = ("average", "skip")
+SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
 class TransformSpec(NamedTuple):
@@ -178,6 +180,16 @@ class LayerWeights(NamedTuple):
     context_kernels: tuple[Tensor, ...] = ()
     projection: tuple[Tensor, ...] = ()
 
+    @classmethod
+    def gather(cls, module: nn.Module, names: Iterable[Iterable[str]]) -> LayerWeights:
+        """The weights of these names as they are now; each is looked up once, because it may be computed."""
+        registered: Any = module._parameters  # without the search of ``nn.Module.__getattr__``
+        try:
+            groups = [tuple([registered[name] for name in group]) for group in names]
+        except KeyError:  # some are computed by parametrizations
+            groups = [tuple([getattr(module, name) for name in group]) for group in names]
+        return cls(*groups)
+
     @property
     def bias(self) -> Tensor | None:
         """The sum of the biases; computed at every access."""
@@ -246,6 +258,19 @@ def with_layer_axis(outputs: Outputs) -> Outputs:
     """The outputs of a recurrence as those of a layer."""
     out, hn, cn = outputs
     return out, torch.stack((hn,)), torch.stack((cn,))
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of a product of x; autocast does not affect float64 or the meta device."""
+    if x.is_meta or x.dtype == torch.float64:
+        return x.dtype
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+def cell_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the cell state, which is summed over all steps: float32 at least."""
+    return torch.float32 if dtype in SIXTEEN_BITS else dtype
 
 
 def even_sizes(total: int, parts: int) -> list[int]:

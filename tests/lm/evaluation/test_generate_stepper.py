@@ -13,11 +13,11 @@ from small_models import UNITS, WORDS, small_model
 
 from torch_pru.lm.config import ModelConfig, RegularizationConfig
 from torch_pru.lm.data import Vocabulary
-from torch_pru.lm.evaluation import frozen as frozen_module
 from torch_pru.lm.evaluation import generate
+from torch_pru.lm.evaluation import stepper as stepper_module
 from torch_pru.lm.evaluation.stepper import CHUNK, Stepper
 from torch_pru.lm.model import LanguageModel
-from torch_pru.ops import products
+from torch_pru.ops import gates
 
 TOKENS = torch.tensor([0, 5, 7, 3])
 PRU = UNITS["pru"]
@@ -123,7 +123,7 @@ def test_folded_weights_lie_as_products_want_them(monkeypatch: pytest.MonkeyPatc
     """As 16-bit products on a GPU read them: with the gates of a unit side by side."""
     model = lively(PRU)
     plain = Stepper(model, dtype=torch.bfloat16).read(TOKENS).clone()
-    for module in (frozen_module, products):
+    for module in (stepper_module, gates):
         monkeypatch.setattr(module, "is_unit_major", lambda x: x.dtype == torch.bfloat16)
     stepper = Stepper(model, dtype=torch.bfloat16)
     for layer in stepper.model.layers:

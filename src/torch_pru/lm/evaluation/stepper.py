@@ -21,10 +21,18 @@ from torch_pru.lm.graphs import GraphedFunction, can_capture, on_device
 from torch_pru.lm.model import LanguageModel, Softmax, State, flat, full_precision
 from torch_pru.ops import backends
 from torch_pru.ops import torch_private as private
-from torch_pru.ops.dense import dense_matrix
+from torch_pru.ops.folding import dense_matrix
+from torch_pru.ops.gates import gate_linear, is_unit_major
 from torch_pru.ops.operators import is_eager
-from torch_pru.ops.products import SIXTEEN_BITS, gate_linear, is_unit_major, product_dtype
-from torch_pru.ops.spec import LayerCall, LayerSpec, LayerWeights, RecurrenceCall, TransformSpec
+from torch_pru.ops.spec import (
+    SIXTEEN_BITS,
+    LayerCall,
+    LayerSpec,
+    LayerWeights,
+    RecurrenceCall,
+    TransformSpec,
+    product_dtype,
+)
 
 CHUNK = 32
 """Likeliest words that one graph finds: the host looks in once for all of them."""

@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_pru.ops import dropping, library
-from torch_pru.ops.layer import run_layer, unsupported_context
-from torch_pru.ops.products import cell_dtype
-from torch_pru.ops.products import transform as input_gates
+from torch_pru.ops import dropping
+from torch_pru.ops.gates import transform as input_gates
+from torch_pru.ops.layer import run_layer, run_recurrence, unsupported_context
 from torch_pru.ops.reference import drop as drop_kernel
 from torch_pru.ops.reference import valid_steps
-from torch_pru.ops.spec import Outputs, RecurrenceCall, SavedRecurrence
+from torch_pru.ops.spec import Outputs, RecurrenceCall, SavedRecurrence, cell_dtype
 
 __all__ = ["drop", "drop_kernel", "input_gates", "layer", "recurrence", "unsupported_reason"]
 
@@ -39,7 +38,7 @@ def recurrence(call: RecurrenceCall, *, eager: bool) -> Outputs:
     bias, h0 = (None if x is None else x.to(dtype) for x in (bias, h0))
     h0, c0 = (gates.new_zeros(batch, hidden) if state is None else state for state in (h0, c0))
     call = RecurrenceCall(gates, weight.to(dtype), bias, h0, c0, lengths, reverse)
-    return library.run(call, "loop", eager)
+    return run_recurrence(call, "loop", eager)
 
 
 layer = functools.partial(run_layer, recurrence, "loop")

@@ -15,11 +15,10 @@ from torch.autograd import Function
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from torch_pru.ops import torch_private as private
-from torch_pru.ops.dense import lstm_matrices
+from torch_pru.ops.folding import lstm_matrices
 from torch_pru.ops.layer import PROJECTED
 from torch_pru.ops.operators import ONCE, OnceDifferentiable
-from torch_pru.ops.products import product_dtype
-from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs
+from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs, product_dtype
 
 FEW_UNITS = 128
 # What is done before the first step must pay: folding, and for many units oneDNN's own order of the weights.

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_pru.ops import dropping, library
-from torch_pru.ops.layer import context_groups, run_layer, unsupported_context
-from torch_pru.ops.products import product_dtype, transform
-from torch_pru.ops.spec import LayerCall, Outputs, RecurrenceCall, TransformSpec
+from torch_pru.ops import dropping
+from torch_pru.ops.gates import transform
+from torch_pru.ops.layer import context_groups, run_layer, run_recurrence, unsupported_context
+from torch_pru.ops.spec import LayerCall, Outputs, RecurrenceCall, TransformSpec, product_dtype
 from torch_pru.ops.torch_private import assume_constant_result
 
 from . import folding
@@ -66,7 +66,7 @@ GATE_MAJOR = True  # ``recurrence`` reads a weight without a copy if it is store
 
 def recurrence(call: RecurrenceCall, *, eager: bool) -> Outputs:
     """See :func:`torch_pru.ops.recurrence`; weights may be float32 whatever the dtype of gates."""
-    return library.run(call, "cuda", eager)
+    return run_recurrence(call, "cuda", eager)
 
 
 def layer(call: LayerCall, *, eager: bool) -> Outputs:

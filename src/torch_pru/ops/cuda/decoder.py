@@ -10,7 +10,7 @@ from torch.autograd import Function
 
 from torch_pru.ops.folding import aligned
 from torch_pru.ops.operators import OnceDifferentiable
-from torch_pru.ops.products import SIXTEEN_BITS, product_dtype
+from torch_pru.ops.spec import SIXTEEN_BITS, product_dtype
 
 from .launch import device_of, launch_on, pass_over, unserved
 from .plan import Launch, ceil_div, round_up

@@ -15,8 +15,7 @@ from torch.autograd import Function
 
 from torch_pru.ops import torch_private as private
 from torch_pru.ops.operators import ONCE, OnceDifferentiable
-from torch_pru.ops.products import SIXTEEN_BITS
-from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs
+from torch_pru.ops.spec import SIXTEEN_BITS, LayerCall, LayerSpec, Outputs
 
 from . import host
 from .folding import GATES, collect, fold, spread, unfold

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_pru.ops.folding import aligned
-from torch_pru.ops.products import SIXTEEN_BITS
-from torch_pru.ops.spec import LayerSpec, LayerWeights
+from torch_pru.ops.spec import SIXTEEN_BITS, LayerSpec, LayerWeights
 
 from .launch import launch_on, unserved
 from .plan import Launch, ceil_div

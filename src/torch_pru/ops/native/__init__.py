@@ -6,29 +6,27 @@ built for x86-64 Linux and turned off by ``TORCH_PRU_NATIVE=0``.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
 from torch_pru.ops import torch_private as private
 from torch_pru.ops.layer import PROJECTED
-from torch_pru.ops.native import calls, decoder, operators
-from torch_pru.ops.native.calls import Arguments
+from torch_pru.ops.native import decoder, operators
 from torch_pru.ops.native.decoder import cross_entropy
 from torch_pru.ops.native.library import missing_reason
-from torch_pru.ops.products import product_dtype
-from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs, RecurrenceCall, with_layer_axis
+from torch_pru.ops.native.operators import Arguments, padded
+from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs, RecurrenceCall, product_dtype
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-__all__ = ["cross_entropy", "layer", "recurrence", "unsupported_reason"]
+__all__ = ["cross_entropy", "layer", "missing_reason", "recurrence", "unsupported_reason"]
 
 
-def unsupported_reason(piece: str, *arguments: Any, **options) -> str | None:
+def unsupported_reason(piece: str, *arguments: Any, eager: bool = False) -> str | None:
     """Why a call needs another backend; None if this one can run it."""
-    if (reason := missing_reason()) is not None:
-        return reason
-    if private.is_exporting():
+    if not eager and private.is_exporting():
         return "an exported program must run without compiled kernels"
     if piece == "cross_entropy":
         return decoder.unsupported_reason(*arguments)
@@ -38,7 +36,9 @@ def unsupported_reason(piece: str, *arguments: Any, **options) -> str | None:
         return f"x is on {x.device}, and this backend is for CPUs"
     if (dtype := product_dtype(x)) not in DTYPES:
         return f"there are no CPU kernels for {dtype}"
-    return unsupported_structure(call.spec) if isinstance(call, LayerCall) else None
+    if not isinstance(call, LayerCall):
+        return None
+    return _unsupported_once(call.spec) if eager else unsupported_structure(call.spec)
 
 
 def unsupported_structure(spec: LayerSpec) -> str | None:
@@ -56,12 +56,14 @@ def unsupported_structure(spec: LayerSpec) -> str | None:
     return None
 
 
+_unsupported_once = functools.lru_cache(maxsize=1024)(unsupported_structure)
+
+
 def layer(call: LayerCall, *, eager: bool) -> Outputs:
     """As :func:`torch_pru.ops.reference.layer`."""
     x, weights, h0, c0, lengths, spec, reverse = call
-    windows = (1, *spec.input.windows)
-    matrices = (weights.input, windows, weights.context[0], weights.bias)
-    return with_layer_axis(_run(Arguments(x, *matrices, h0, c0, lengths, spec.residual, reverse), eager))
+    tensors = (x, *padded(weights.input), weights.context[0], weights.bias, h0, c0, lengths)
+    return _run(Arguments(*tensors, (1, *spec.input.windows), spec.residual, reverse), eager)
 
 
 GATE_MAJOR = True  # ``recurrence`` reads a weight without a copy if it is stored as (4, G, D, D)
@@ -72,7 +74,9 @@ def recurrence(call: RecurrenceCall, *, eager: bool) -> Outputs:
     gates, weight, bias, h0, c0, lengths, reverse = call
     context = weight.transpose(0, 1).reshape(-1, weight.shape[-1])  # (4·M, D), usually without a copy
     flat = None if bias is None else bias.reshape(-1)
-    return _run(Arguments(gates.flatten(2), (), (), context, flat, h0, c0, lengths, False, reverse), eager)
+    tensors = (gates.flatten(2), *padded(()), context, flat, h0, c0, lengths)
+    out, hn, cn = _run(Arguments(*tensors, (), False, reverse), eager)
+    return out, hn.squeeze(0), cn.squeeze(0)
 
 
 def _run(given: Arguments, eager: bool) -> Outputs:
@@ -81,18 +85,11 @@ def _run(given: Arguments, eager: bool) -> Outputs:
     dtypes = (dtype, given.x.dtype, given.context.dtype, c_dtype or dtype)
     if dtypes != (torch.float32,) * 4:
         given = given.to_float32()._replace(bfloat16=dtype == torch.bfloat16)
-    if eager and not needs_gradient(given):
-        out, hn, cn, _ = calls.forward(given, save=False)
+    save = False  # the operator itself finds out whether a gradient is wanted
+    if eager and not (torch.is_grad_enabled() and private.any_requires_grad(*given)):
+        out, hn, cn = operators.run_forward(given, save)
     else:
-        out, hn, cn = operators.run(given)
+        out, hn, cn, _, _ = operators.forward(*given, save, eager=eager)
     if dtype == torch.float32 and c_dtype in (None, dtype):
         return out, hn, cn
     return out.to(dtype), hn.to(dtype), cn.to(c_dtype or dtype)
-
-
-def needs_gradient(given: Arguments) -> bool:
-    """Whether autograd records the call."""
-    if not torch.is_grad_enabled():
-        return False
-    tensors = (given.x, given.context, given.bias, given.h0, given.c0, *given.input)
-    return any(tensor is not None and tensor.requires_grad for tensor in tensors)

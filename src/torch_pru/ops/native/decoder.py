@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from torch_pru.ops.native.library import library
-from torch_pru.ops.operators import OnceDifferentiable, Operator
-from torch_pru.ops.products import product_dtype
+from torch_pru.ops.operators import Operator
+from torch_pru.ops.spec import product_dtype
 from torch_pru.ops.torch_private import assume_constant_result
 
 FEW_ROWS = 32
@@ -56,9 +56,7 @@ def _threads() -> int:
     return torch.get_num_threads()
 
 
-def _forward(
-    hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, parts: int, save: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _forward(hidden, weight, bias, targets, parts, save):
     """The losses (n,); for the backward pass factors (parts, n) and exponentials, empty unless ``save``."""
     hidden, weight, bias, targets = (tensor.contiguous() for tensor in (hidden, weight, bias, targets))
     references, totals, chosen = (hidden.new_empty(size) for size in _sizes(hidden, parts))
@@ -92,15 +90,7 @@ def _exponentials_like(hidden: Tensor, weight: Tensor, save: bool) -> Tensor:
     return hidden.new_empty(hidden.shape[0] * padded if save else 0)
 
 
-def _backward(
-    grads: Tensor,
-    hidden: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    factors: Tensor,
-    exponentials: Tensor,
-    wanted: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
+def _backward(grads, hidden, weight, targets, factors, exponentials, wanted):
     """The gradients of hidden, weight and bias; empty where they are not wanted."""
     hidden, weight, targets = (tensor.contiguous() for tensor in (hidden, weight, targets))
     grads = grads.contiguous()
@@ -150,9 +140,17 @@ class _CrossEntropy(Function):
         return *kept, None, None, None
 
 
-def _backward_once(*arguments):
-    return OnceDifferentiable.apply(_backward_operator.below_autograd, ONCE, *arguments)
-
-
-_forward_operator = Operator("cpu_cross_entropy", _forward, _forward_fake, _CrossEntropy.apply)
-_backward_operator = Operator("cpu_cross_entropy_backward", _backward, _backward_fake, _backward_once)
+_forward_operator = Operator(
+    "cpu_cross_entropy(Tensor hidden, Tensor weight, Tensor bias, Tensor targets, SymInt parts, bool save) "
+    "-> (Tensor, Tensor, Tensor)",
+    _forward,
+    _forward_fake,
+    _CrossEntropy.apply,
+)
+_backward_operator = Operator(
+    "cpu_cross_entropy_backward(Tensor grads, Tensor hidden, Tensor weight, Tensor targets, Tensor factors, "
+    "Tensor exponentials, bool[] wanted) -> (Tensor, Tensor, Tensor)",
+    _backward,
+    _backward_fake,
+    ONCE,
+)

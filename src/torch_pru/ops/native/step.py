@@ -8,7 +8,6 @@ is active, and for all tensors but plain contiguous ones, :meth:`Step.run` leave
 from __future__ import annotations
 
 import functools
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +18,8 @@ from torch.autograd import Function
 from torch_pru.ops import reference
 from torch_pru.ops import torch_private as private
 from torch_pru.ops.native import unsupported_structure
-from torch_pru.ops.native.library import library, missing_reason
+from torch_pru.ops.native.library import library
+from torch_pru.ops.native.operators import layout
 from torch_pru.ops.operators import differentiable_gradients
 from torch_pru.ops.spec import LayerCall, LayerSpec, LayerWeights
 
@@ -43,7 +43,7 @@ class Step:
         self._levels, self._hidden, self._features = spec.input.levels, hidden, features
         self._sizes = (features, hidden, spec.groups, spec.input.groups, spec.residual, 0, 0)
         self._level_units, self._windows = spec.input.level_sizes, (1, *spec.input.windows)
-        self._pack = struct.Struct(f"{35 + 4 * self._levels}q").pack
+        self._pack = layout(self._levels).pack
 
     def run(self, x: Tensor, h: Tensor, c: Tensor, parameters: Sequence[Any]) -> tuple[Tensor, Tensor] | None:
         """The next h and c; None if the call needs what only a layer knows.
@@ -54,7 +54,7 @@ class Step:
             parameters: the matrices of the input's levels, of the context, and both biases or none; None
                 stands for one that is not a parameter, because it is computed.
         """
-        if not self._is_plain(x, h, c, parameters) or missing_reason() is not None:
+        if not self._is_plain(x, h, c, parameters):
             return None
         if torch.is_grad_enabled() and private.any_requires_grad(x, h, c, *parameters):
             return _Step.apply(self, x, h, c, *parameters)

@@ -7,23 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from torch_pru.ops.products import cell_dtype
-from torch_pru.ops.spec import LayerCall, Outputs, RecurrenceCall, TransformSpec, with_layer_axis
-
-
-def grouped_context(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """The grouped linear transform F_G of the paper, as a function of h (B, M) giving (B, 4, M).
-
-    ``weight`` is (G, 4, D, D), group by gate by output by input; ``bias`` is (4, M).
-    """
-    groups, _, width, _ = weight.shape
-
-    def context(h: Tensor) -> Tensor:
-        by_group = h.unflatten(-1, (groups, width))  # (B, G, D)
-        z = torch.einsum("bgi,gkoi->bkgo", by_group, weight).flatten(-2)  # (B, 4, M)
-        return z if bias is None else z + bias
-
-    return context
+from torch_pru.ops.spec import LayerCall, Outputs, RecurrenceCall, TransformSpec, cell_dtype, with_layer_axis
 
 
 def scan(
@@ -72,13 +56,15 @@ def valid_steps(steps: int, lengths: Tensor) -> Tensor:
 
 def recurrence(call: RecurrenceCall, *, eager: bool = False) -> Outputs:
     """See :func:`torch_pru.ops.recurrence`."""
-    from torch_pru.cell import gate  # here: the cell imports this package
+    from torch_pru.cell import gate, grouped_linear  # here: the cell imports this package
 
     gates, weight, bias, h0, c0, lengths, reverse = call
-    context = grouped_context(weight.to(gates.dtype), None if bias is None else bias.to(gates.dtype))
+    groups, matrix = len(weight), weight.to(gates.dtype).transpose(0, 1).flatten(0, 2)  # (4·M, D)
+    bias = None if bias is None else bias.to(gates.dtype)
 
     def step(z: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        return gate(z + context(h), c)
+        context = grouped_linear(h, [matrix], groups)
+        return gate(z + (context if bias is None else context + bias), c)
 
     h0, c0 = _or_zeros(gates, h0, c0, gates.shape[-1])
     return scan(gates, step, h0, c0, lengths, reverse=reverse)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_pru.ops import torch_private as private
-from torch_pru.ops.products import SIXTEEN_BITS
+from torch_pru.ops.spec import SIXTEEN_BITS
 
 
 def full_precision(values: Tensor) -> Tensor:
