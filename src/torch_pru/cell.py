@@ -15,9 +15,11 @@ from torch.nn import functional as F
 from torch_pru.errors import (
     PRUError,
     check_choice,
+    check_dense,
     check_dtype,
     check_flag,
-    check_positive,
+    check_pair,
+    check_size,
     check_states,
     check_tensor,
 )
@@ -157,8 +159,8 @@ class PRUCell(nn.Module):
         check_choice("init", init, SCHEMES)
         check_choice("backend", backend, backends.names())
         check_dtype(dtype)
-        self.input_size = check_positive("input_size", input_size)
-        self.hidden_size = check_positive("hidden_size", hidden_size)
+        self.input_size = check_size("input_size", input_size)
+        self.hidden_size = check_size("hidden_size", hidden_size)
         sizes = UnitSizes(self.input_size, self.hidden_size, state=self.hidden_size)
         [resolved], [self.spec] = unit_specs(options, [sizes])
         self.init, self.backend = init, backend
@@ -181,12 +183,10 @@ class PRUCell(nn.Module):
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         if hx is not None and (states := self._run_natively(input, hx)) is not None:
             return states
+        self._check_shapes(input, hx)
         weights = self.weights()
         like = weights.context[0]
         check_tensor("input", input, like)
-        if input.dim() not in (1, 2) or input.shape[-1] != self.input_size:
-            size = self.input_size
-            raise PRUError(f"input has shape {tuple(input.shape)}; expected (B, {size}) or ({size},)")
         shape = (*input.shape[:-1], self.hidden_size)
         if hx is None:
             hx = (input.new_zeros(shape),) * 2
@@ -196,6 +196,28 @@ class PRUCell(nn.Module):
         call = LayerCall(x, weights, h, c, None, self.spec)
         _, h, c = backends.run("layer", call, requested=self.backend)
         return h.view(shape), c.view(shape)
+
+    def _check_shapes(self, input: Tensor, hx: tuple[Tensor, Tensor] | None) -> None:
+        """Raise unless the shapes fit, in the order and the words of ``nn.LSTMCell``."""
+        check_dense("input", input)
+        if hx is not None:
+            check_pair(hx, ("h", "c"))
+        tensors = {"input": input} | {f"hx[{index}]": state for index, state in enumerate(hx or ())}
+        for name, tensor in tensors.items():
+            if tensor.dim() not in (1, 2):
+                raise PRUError(f"Expected {name} to be 1D or 2D, got {tensor.dim()}D instead")
+        features = input.shape[-1]
+        if features != self.input_size:
+            raise PRUError(f"input has inconsistent input_size: got {features} expected {self.input_size}")
+        for index, state in enumerate(hx or ()):
+            size = state.shape[-1]
+            if size != self.hidden_size:
+                raise PRUError(
+                    f"hx: hidden{index} has inconsistent hidden_size: got {size}, expected {self.hidden_size}"
+                )
+            batch, rows = input.shape[0], state.shape[0]
+            if state.dim() == input.dim() == 2 and rows != batch:
+                raise PRUError(f"hx: Input batch size {batch} doesn't match hidden{index} batch size {rows}")
 
     def _run_natively(self, input: Tensor, hx: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor] | None:
         """The step on compiled kernels, where these would be chosen; None where they cannot run it.

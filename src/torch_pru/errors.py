@@ -91,6 +91,17 @@ def check_positive(argument: str, value: object) -> int:
     return number
 
 
+def check_size(argument: str, value: object) -> int:
+    """:func:`check_positive` in the words of ``nn.LSTM``."""
+    number = as_integer(value)
+    if number is None:
+        kind = type(value).__name__
+        raise PRUTypeError(f"{argument} should be of type int, got: {kind} ({argument}={shown(value)})")
+    if -LARGEST_SIZE <= number < 1:
+        raise PRUError(f"{argument} must be greater than zero; got {argument}={shown(value)}")
+    return check_positive(argument, number)
+
+
 def as_integer(value: object) -> int | None:
     """``value`` as an ``int`` if it is an integer of Python or NumPy, else None; a bool is not an integer."""
     if isinstance(value, bool | Tensor) or type(value).__name__ in ("bool", "bool_"):
@@ -142,15 +153,26 @@ def check_probability(argument: str, value: object, *, one_allowed: bool = False
         raise PRUError(f"{argument}={shown(value)} must be a number in {interval}")
 
 
-def check_tensor(argument: str, value: object, like: Tensor) -> None:
-    """Raise unless ``value`` is a dense tensor with the device and dtype of ``like``; autocast: any float."""
+def check_dense(argument: str, value: object) -> None:
+    """Raise unless ``value`` is a dense tensor."""
     if not isinstance(value, Tensor):
         raise PRUTypeError(f"{argument} is a {type(value).__name__}; expected a Tensor")
     if value.is_nested or value.layout != torch.strided:
         raise PRUError(f"{argument} must be a dense tensor, neither sparse nor nested")
+
+
+def check_tensor(argument: str, value: object, like: Tensor, *, called: str = "input") -> None:
+    """Raise unless ``value`` is a dense tensor with the device and dtype of ``like``; autocast: any float.
+
+    Args:
+        called: what the tensor is named in the advice on converting it.
+    """
+    check_dense(argument, value)
+    assert isinstance(value, Tensor)
     if value.device != like.device:
         raise PRUError(
-            f"{argument} is on {value.device}, but the weights are on {like.device}; move one of them"
+            f"Input and parameter tensors are not at the same device: {argument} is on {value.device}, "
+            f"the parameters are on {like.device}; move one of them"
         )
     autocast = not value.is_meta and torch.is_autocast_enabled(value.device.type)
     converted = autocast and value.is_floating_point()
@@ -158,10 +180,20 @@ def check_tensor(argument: str, value: object, like: Tensor) -> None:
         raise PRUError(f"{argument} has dtype {value.dtype}; convert it to {like.dtype}")
     if value.dtype != like.dtype and not converted:
         raise PRUError(
-            f"{argument} has dtype {value.dtype}, but the weights have {like.dtype}; convert one of them"
+            f"{argument} dtype ({value.dtype}) does not match weight dtype ({like.dtype}). "
+            f"Convert {called}: {called}.to({like.dtype}), or convert model: model.to({value.dtype})"
         )
     if not value.is_floating_point():  # a layer converted after it was made
         raise PRUError(f"{argument} has dtype {value.dtype}; expected a real floating-point dtype")
+
+
+def check_pair(hx: object, names: Iterable[str]) -> None:
+    """Raise unless ``hx`` is a pair of dense tensors."""
+    names = tuple(names)
+    if not isinstance(hx, tuple | list) or len(hx) != 2:
+        raise PRUError(f"hx must be a pair ({', '.join(names)}); got a {type(hx).__name__}")
+    for name, state in zip(names, hx, strict=True):
+        check_dense(f"hx: {name}", state)
 
 
 def check_states(hx: object, shapes: dict[str, tuple[int, ...]], like: Tensor) -> None:
@@ -170,12 +202,17 @@ def check_states(hx: object, shapes: dict[str, tuple[int, ...]], like: Tensor) -
     Args:
         shapes: those of h and c by their names.
     """
-    if not isinstance(hx, tuple | list) or len(hx) != 2:
-        raise PRUError(f"hx must be a pair ({', '.join(shapes)}); got a {type(hx).__name__}")
+    check_pair(hx, shapes)
+    assert isinstance(hx, tuple | list)
     for (name, shape), state in zip(shapes.items(), hx, strict=True):
-        check_tensor(f"hx: {name}", state, like)
+        if state.device != like.device:
+            raise PRUError(
+                f"Input and hidden tensors are not at the same device: {name} is on {state.device}, "
+                f"input is on {like.device}; move one of them"
+            )
+        check_tensor(f"hx: {name}", state, like, called=name)
         if state.shape != shape:
-            raise PRUError(f"hx: {name} has shape {tuple(state.shape)}; expected {shape}")
+            raise PRUError(f"Expected hidden state {name} of size {shape}, got {tuple(state.shape)}")
 
 
 def check_packed(packed: PackedSequence) -> None:

@@ -19,8 +19,8 @@ from torch_pru.errors import (
     check_dtype,
     check_flag,
     check_packed,
-    check_positive,
     check_probability,
+    check_size,
     check_states,
     check_tensor,
 )
@@ -126,10 +126,10 @@ class PRU(nn.Module):
         proj_size: int = 0,
     ) -> None:
         super().__init__()
-        self.input_size = check_positive("input_size", input_size)
-        self.hidden_size = check_positive("hidden_size", hidden_size)
+        self.input_size = check_size("input_size", input_size)
+        self.hidden_size = check_size("hidden_size", hidden_size)
         self.proj_size = check_projection(proj_size, self.hidden_size)
-        self.num_layers = check_positive("num_layers", num_layers)
+        self.num_layers = check_size("num_layers", num_layers)
         if self.num_layers > MOST_LAYERS:
             raise PRUError(f"num_layers={num_layers} is too many; use at most {MOST_LAYERS}")
         check_probability("dropout", dropout, one_allowed=True)
@@ -300,7 +300,7 @@ class PRU(nn.Module):
     ) -> tuple[PackedSequence, States]:
         """Run in the packed order, longest first; states are in the user's order."""
         like = weights[0].context[0]
-        check_tensor("input", packed.data, like)
+        check_tensor("RNN input", packed.data, like)
         if packed.data.dim() != 2:
             shape = tuple(packed.data.shape)
             raise PRUError(f"packed input has data of shape {shape}; expected (steps, {self.input_size})")
@@ -373,16 +373,18 @@ class PRU(nn.Module):
         return tuple(backends.run("drop", weight, mask, keep, dtype) for weight, mask in pairs)
 
     def _check_input(self, x: Tensor, like: Tensor) -> None:
-        check_tensor("input", x, like)
+        check_tensor("RNN input", x, like)
         shape = x.shape
         if len(shape) not in (2, 3):
-            raise PRUError(f"input has {len(shape)} dimensions; expected 2 (unbatched) or 3")
+            raise PRUError(f"Expected input to be 2D (unbatched) or 3D, got {len(shape)}D instead")
         if shape[-1] != self.input_size:
-            raise PRUError(f"input has {shape[-1]} features; expected input_size={self.input_size}")
+            raise PRUError(
+                f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {shape[-1]}"
+            )
         time = 1 if self.batch_first and len(shape) == 3 else 0
         if shape[time] == 0:
             raise PRUError(
-                f"input of shape {tuple(shape)} has sequences of length 0; expected at least one step"
+                f"Expected sequence length to be larger than 0 in RNN, got input of shape {tuple(shape)}"
             )
 
     def _check_states(self, hx: object, batch: int, batched: bool, like: Tensor) -> None:

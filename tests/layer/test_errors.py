@@ -51,11 +51,11 @@ def refuses(call, *fragments: str) -> None:
         ((2**40, 2**40), {"levels": 10**9, "level_split": "equal"}, ("at most levels=41",)),
         ((2**60, 6), {"levels": 50}, ("hidden_size=6", "at most levels=2")),
         # numbers that are none
-        ((0, 8), {}, ("input_size=0", "positive integer")),
-        ((8, -8), {}, ("hidden_size=-8", "positive integer")),
-        ((8, 8.0), {}, ("hidden_size=8.0", "integer")),
-        ((8, 8, 0), {}, ("num_layers=0", "positive integer")),
-        ((8, 8, True), {}, ("num_layers=True", "integer")),
+        ((0, 8), {}, ("input_size=0", "greater than zero")),
+        ((8, -8), {}, ("hidden_size=-8", "greater than zero")),
+        ((8, 8.0), {}, ("hidden_size=8.0", "type int")),
+        ((8, 8, 0), {}, ("num_layers=0", "greater than zero")),
+        ((8, 8, True), {}, ("num_layers=True", "type int")),
         ((8, 8), {"levels": 0}, ("levels=0", "positive integer")),
         ((8, 8), {"groups": 0}, ("groups=0", "positive integer")),
         ((8, 8), {"groups": "4"}, ("groups='4'", "integer")),
@@ -162,6 +162,60 @@ def test_type_errors_of_nn_lstm(call):
             call(nn.LSTM)
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda make: make(0, 8), r"input_size must be greater than zero"),
+        (lambda make: make(8, -1), r"hidden_size must be greater than zero"),
+        (lambda make: make(8, 8, 0), r"num_layers must be greater than zero"),
+        (lambda make: make("8", 8), r"input_size should be of type int, got: str"),
+        (lambda make: make(8, 8.0), r"hidden_size should be of type int, got: float"),
+        (lambda make: make(8, 8, bias=1), r"bias should be of type bool, got: int"),
+        (lambda make: make(8, 8)(ones(8)), r"Expected input to be 2D .*or 3D, got 1D instead"),
+        (lambda make: make(8, 8)(ones(0, 2, 8)), r"Expected sequence length to be larger than 0 in RNN"),
+        (
+            lambda make: make(8, 8)(ones(3, 2, 7)),
+            r"input\.size\(-1\) must be equal to input_size\. Expected 8, got 7",
+        ),
+        (
+            lambda make: make(8, 8)(ones(3, 2, 8, dtype=torch.float64)),
+            r"RNN input dtype \(torch\.float64\) does not match weight dtype \(torch\.float32\)\. "
+            r"Convert input: input\.to\(torch\.float32\), or convert model: model\.to\(torch\.float64\)",
+        ),
+        (
+            lambda make: make(8, 8)(ones(3, 2, 8), (ones(1, 2, 8), ones(1, 2, 7))),
+            r"Expected hidden.*size.*got",
+        ),
+    ],
+)
+def test_the_words_of_nn_lstm(call, words: str):
+    """PyTorch's own tests, and code that catches errors of ``nn.LSTM``, look for them."""
+    with pytest.raises(PRUError, match=words):
+        call(PRU)
+    if torch.__version__ >= "2.13":  # some are new in it
+        with pytest.raises((ValueError, TypeError, RuntimeError), match=words):
+            call(nn.LSTM)
+
+
+@pytest.mark.parametrize(
+    ("features", "h", "c", "words"),
+    [
+        ((2, 7), (2, 8), (2, 8), r"input has inconsistent input_size: got 7 expected 8"),
+        ((2, 8), (2, 9), (2, 8), r"hidden0 has inconsistent hidden_size: got 9, expected 8"),
+        ((2, 8), (3, 8), (3, 8), r"Input batch size 2 doesn't match hidden0 batch size 3"),
+        ((2, 8), (2, 1, 8), (2, 8), r"Expected hx\[0\] to be 1D or 2D, got 3D instead"),
+        ((1, 2, 8), (2, 8), (2, 8), r"Expected input to be 1D or 2D, got 3D instead"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_words_of_nn_lstm_cell(features: tuple, h: tuple, c: tuple, words: str, dtype: torch.dtype):
+    """Shapes come before dtypes, as there."""
+    x, hx = ones(*features, dtype=dtype), (ones(*h, dtype=dtype), ones(*c, dtype=dtype))
+    for make in (PRUCell, nn.LSTMCell):
+        with pytest.raises((ValueError, RuntimeError), match=words):
+            make(8, 8)(x, hx)
+
+
 @pytest.mark.parametrize("number", [10**5000, -(10**5000)], ids=["positive", "negative"])
 @pytest.mark.parametrize("name", ["input_size", "hidden_size", "num_layers", "levels", "groups"])
 def test_integers_too_long_to_be_shown(name: str, number: int):
@@ -184,11 +238,11 @@ def ones(*shape: int, **kind: object) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("x", "hx", "fragments"),
     [
-        (ones(3, 2, 7), None, ("input", "7", "input_size=8")),
-        (ones(8), None, ("input", "1 dim", "2", "3")),
-        (ones(1, 3, 2, 8), None, ("input", "4 dim", "2", "3")),
-        (ones(0, 2, 8), None, ("input", "(0, 2, 8)", "length 0", "at least one")),
-        (ones(0, 8), None, ("input", "(0, 8)", "length 0")),
+        (ones(3, 2, 7), None, ("input_size", "Expected 8, got 7")),
+        (ones(8), None, ("input", "2D (unbatched) or 3D", "got 1D")),
+        (ones(1, 3, 2, 8), None, ("input", "2D (unbatched) or 3D", "got 4D")),
+        (ones(0, 2, 8), None, ("input", "(0, 2, 8)", "length to be larger than 0")),
+        (ones(0, 8), None, ("input", "(0, 8)", "length to be larger than 0")),
         (ones(3, 2, 8, dtype=torch.float64), None, ("input", "float64", "float32")),
         (ones(3, 2, 8, dtype=torch.int64), None, ("input", "int64", "float32")),
         (ones(3, 2, 8, device="meta"), None, ("input", "meta", "cpu")),
@@ -200,7 +254,11 @@ def ones(*shape: int, **kind: object) -> torch.Tensor:
         (ones(3, 2, 8), (ones(2, 2, 8), ones(2, 3, 8)), ("c_0", "(2, 3, 8)", "(2, 2, 8)")),
         (ones(3, 2, 8), (ones(2, 8), ones(2, 8)), ("h_0", "(2, 8)", "(2, 2, 8)")),
         (ones(3, 8), (ones(2, 1, 8), ones(2, 1, 8)), ("h_0", "(2, 1, 8)", "(2, 8)")),
-        (ones(3, 2, 8), (ones(2, 2, 8, dtype=torch.float64), ones(2, 2, 8)), ("h_0", "float64", "float32")),
+        (
+            ones(3, 2, 8),
+            (ones(2, 2, 8, dtype=torch.float64), ones(2, 2, 8)),
+            ("hx: h_0", "float64", "h_0.to(torch.float32)"),
+        ),
         (ones(3, 2, 8), (ones(2, 2, 8), ones(2, 2, 8, device="meta")), ("c_0", "meta", "cpu")),
     ],
     ids=lambda value: None if isinstance(value, tuple) else "",
@@ -210,13 +268,13 @@ def test_forward(x: torch.Tensor, hx: object, fragments: tuple[str, ...]):
 
 
 def test_forward_batch_first():
-    refuses(lambda: PRU(8, 8, batch_first=True, levels=2, groups=4)(ones(2, 0, 8)), "(2, 0, 8)", "length 0")
+    refuses(lambda: PRU(8, 8, batch_first=True, levels=2, groups=4)(ones(2, 0, 8)), "(2, 0, 8)", "length")
     PRU(8, 8, batch_first=True, levels=2, groups=4)(ones(0, 2, 8))  # batch 0 is fine
 
 
 def test_packed_input_is_checked_too():
     packed = nn.utils.rnn.pack_sequence([ones(2, 7), ones(1, 7)])
-    refuses(lambda: PRU(8, 8, levels=2, groups=4)(packed), "7", "input_size=8")
+    refuses(lambda: PRU(8, 8, levels=2, groups=4)(packed), "input_size", "Expected 8, got 7")
     packed = nn.utils.rnn.pack_sequence([ones(2, 8), ones(1, 8)])
     refuses(
         lambda: PRU(8, 8, levels=2, groups=4)(packed, (ones(1, 3, 8), ones(1, 3, 8))),
@@ -300,9 +358,13 @@ def test_a_backend_that_cannot_run_says_so():
 @pytest.mark.parametrize(
     ("x", "hx", "fragments"),
     [
-        (ones(2, 7), None, ("input", "(2, 7)", "(B, 8)")),
-        (ones(1, 2, 8), None, ("input", "(1, 2, 8)", "(B, 8)")),
-        (ones(2, 8), (ones(2, 7), ones(2, 8)), ("h", "(2, 7)", "(2, 8)")),
+        (ones(2, 7), None, ("input_size", "got 7 expected 8")),
+        (ones(1, 2, 8), None, ("input", "1D or 2D", "got 3D")),
+        (np.ones((2, 8), dtype=np.float32), None, ("input", "ndarray", "Tensor")),
+        (ones(2, 8), (ones(2, 7), ones(2, 8)), ("hidden0", "got 7, expected 8")),
+        (ones(2, 8), (ones(2, 8), ones(3, 8)), ("hidden1", "batch size 2", "batch size 3")),
+        (ones(2, 8), (ones(2, 8), ones(1, 2, 8)), ("hx[1]", "1D or 2D", "got 3D")),
+        (ones(2, 8), (ones(2, 8), None), ("hx: c", "NoneType", "Tensor")),
         (ones(2, 8), (ones(2, 8), ones(8)), ("c", "(8,)", "(2, 8)")),
         (ones(2, 8), ones(3, 2, 8), ("hx", "pair")),
         (ones(2, 8, dtype=torch.float64), None, ("input", "float64", "float32")),
