@@ -301,7 +301,7 @@ def test_the_allreduce_benchmark_exchanges_with_one_process(benchmark: ModuleTyp
         flat *= 2
 
     tensors = [torch.tensor([[1.0, 2.0]]), torch.tensor(3.0)]
-    benchmark.ExchangingWorld(CPU, exchange=double).average(tensors)
+    benchmark.average(tensors, exchange=double)
     assert [one.tolist() for one in sent] == [[1.0, 2.0, 3.0]]
     assert [one.tolist() for one in tensors] == [[[2.0, 4.0]], 6.0]
 

@@ -16,6 +16,7 @@ from torch_pru.analysis import learning_curve, sweep_point
 from torch_pru.lm.records import RunRecord, read_compact, read_folder
 from torch_pru.lm.run import RunFolder
 from torch_pru.ops.cuda.plan import OLDEST
+from torch_pru.startup import set_waiting
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
@@ -126,6 +127,19 @@ def test_steps_of_the_quickstart_are_those_of_the_record() -> None:
         step, decoder, layer, *rest = (float(value) for key, value in row.items() if key != "step")
         cells = [float(cell.split()[0]) for cell in line.split("|")[2:6]]
         assert cells == [step, decoder, layer, round(sum(rest), 1)], name
+
+
+def test_times_on_busy_machines_are_those_of_the_record() -> None:
+    [rows] = json.loads((ROOT / "benchmarks" / "records" / "waiting-cpu.json").read_text()).values()
+    of_settings = {row["setting"]: list(row.values())[2:] for row in rows}
+    page = (ROOT / "docs" / "own-text.md").read_text(encoding="utf-8")
+    in_table = re.findall(r"^\| .+ \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    variables = {}
+    set_waiting(variables)
+    as_set = f"and GOMP_SPINCOUNT={variables['GOMP_SPINCOUNT']}, as pru sets it"
+    names = ("PyTorch's default", "OMP_WAIT_POLICY=passive", as_set)
+    assert [list(times) for times in in_table] == [of_settings[name] for name in names]
+    assert f"GOMP_SPINCOUNT={variables['GOMP_SPINCOUNT']}" in page
 
 
 def test_sizes_and_times_of_the_page_are_those_of_the_record() -> None:

@@ -1,8 +1,8 @@
 """What the command ``pru`` sets before PyTorch is loaded. Programs that use the layer are left alone.
 
-OpenMP: by default PyTorch's threads spin while they wait for each other. On a busy machine they take each
-other's time, and training becomes many times slower. With ``OMP_WAIT_POLICY=passive`` they sleep while they
-wait.
+OpenMP: by default PyTorch's threads spin for milliseconds while they wait for each other. On a busy machine
+they take each other's time, and training becomes many times slower. If they sleep at once, an idle machine
+loses time. So they spin briefly, then sleep; ``benchmarks/waiting.py`` compares the settings.
 
 Ctrl-C: a ``KeyboardInterrupt`` in the middle of an import would print a traceback, or become another error.
 Until the command begins, Ctrl-C ends the process at once.
@@ -36,17 +36,20 @@ def is_command(arguments: Sequence[str]) -> bool:
     return bool(names & {"pru", "pru.exe"}) or ("-m", "torch_pru") in pairwise(arguments)
 
 
-def wait_passively(environment: MutableMapping[str, str]) -> None:
-    """Let threads sleep while they wait, unless the user has chosen otherwise.
+def set_waiting(environment: MutableMapping[str, str]) -> None:
+    """Let threads sleep soon while they wait, unless the user has chosen otherwise.
+
+    ``GOMP_SPINCOUNT`` is for GNU OpenMP, with which PyTorch for Linux is built; other libraries read
+    ``OMP_WAIT_POLICY`` alone.
 
     Example:
         >>> environment = {}
-        >>> wait_passively(environment)
+        >>> set_waiting(environment)
         >>> environment
-        {'OMP_WAIT_POLICY': 'passive'}
+        {'OMP_WAIT_POLICY': 'passive', 'GOMP_SPINCOUNT': '1000'}
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & set(environment):
-        environment["OMP_WAIT_POLICY"] = "passive"
+        environment.update(OMP_WAIT_POLICY="passive", GOMP_SPINCOUNT="1000")
 
 
 def exit_on_interrupt() -> None:
@@ -70,5 +73,5 @@ def _exit(number: int, frame: object) -> None:
 
 
 if is_command(sys.orig_argv):
-    wait_passively(os.environ)
+    set_waiting(os.environ)
     exit_on_interrupt()

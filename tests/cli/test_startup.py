@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_pru.startup import is_command, wait_passively
+from torch_pru.startup import is_command, set_waiting
 
 
 @pytest.mark.parametrize(
@@ -34,23 +34,32 @@ def test_who_is_the_command(arguments: list[str], expected: bool) -> None:
 @pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
 def test_the_users_choice_stays(name: str) -> None:
     environment = {name: "0"}
-    wait_passively(environment)
+    set_waiting(environment)
     assert environment == {name: "0"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the loaded OpenMP library prints its settings on Linux")
-@pytest.mark.parametrize(("given", "expected"), [(None, "PASSIVE"), ("active", "ACTIVE")])
-def test_openmp_has_the_setting_when_it_is_loaded(given: str | None, expected: str) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_DISPLAY_ENV": "true"}
-    environment.pop("OMP_WAIT_POLICY", None)
-    if given:
-        environment["OMP_WAIT_POLICY"] = given
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}),
+        ({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "ACTIVE", "GOMP_SPINCOUNT": "30000000000"}),
+    ],
+)
+def test_openmp_has_the_setting_when_it_is_loaded(given: dict[str, str], expected: dict[str, str]) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_DISPLAY_ENV": "verbose"}
+    for name in expected:
+        environment.pop(name, None)
     done = subprocess.run(
-        [sys.executable, "-m", "torch_pru", "--version"], capture_output=True, text=True, env=environment
+        [sys.executable, "-m", "torch_pru", "--version"],
+        capture_output=True,
+        text=True,
+        env=environment | given,
     )
-    policies = [line for line in done.stderr.splitlines() if "OMP_WAIT_POLICY" in line]
-    assert policies
-    assert all(f"'{expected}'" in line for line in policies)
+    for name, value in expected.items():
+        lines = [line for line in done.stderr.splitlines() if name in line]
+        assert lines
+        assert all(f"'{value}'" in line for line in lines)
 
 
 def test_minutes_count_from_before_pytorch_is_loaded() -> None:

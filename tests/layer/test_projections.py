@@ -136,7 +136,7 @@ def test_states_of_wrong_sizes_raise_and_zeros_are_the_default(bidirectional: bo
         shape[place] = 7
         wrong = list(right)
         wrong[part] = torch.zeros(shape)
-        with pytest.raises(RuntimeError, match="hx: " + "hc"[part] + "_0 has shape"):
+        with pytest.raises(RuntimeError, match=f"Expected hidden state {'hc'[part]}_0 of size"):
             pru(x, tuple(wrong))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch_pru.lm.paper import DATA_SETS, MAIN, POOLING, SWEEP, TRANSFORMS, Setup
 from torch_pru.lm.records import read_results
 from torch_pru.lm.report import report
+from torch_pru.lm.report_cells import is_run_of
 
 ROOT = Path(__file__).parents[2]
 PAPER_ROWS = 68
@@ -58,9 +59,9 @@ def test_the_readme_counts_the_rows_that_were_run() -> None:
     assert len(setups) == PAPER_ROWS
     seeds = []
     for row in setups:
-        runs = [one for setup in row for one in results if one.is_run_of(setup) and one.finished]
+        runs = [one for setup in row for one in results if is_run_of(one, setup) and one.finished]
         if runs:
-            seeds.append(max(len({one.seed for one in runs if one.is_run_of(setup)}) for setup in row))
+            seeds.append(max(len({one.seed for one in runs if is_run_of(one, setup)}) for setup in row))
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"Of the paper's {PAPER_ROWS} rows, {len(seeds)} have been run" in text
     assert f"{seeds.count(1)} with one seed" in text

@@ -102,12 +102,12 @@ def check_fields(field: str, value: object, fields: Mapping[str, Any], expected:
             check(inner, found[name], expected)
 
 
-def plain(kind: type, expected: str, fits: Callable[[Any], bool]) -> Check:
+def plain(kind: type, wanted: str, fits: Callable[[Any], bool]) -> Check:
     """A value of exactly this type that fits."""
 
     def check(field: str, value: object, expected: Expected) -> None:
         if type(value) is not kind or not fits(value):
-            raise Misfit(f"{field} is {short(value)}; expected {expected}")
+            raise Misfit(f"{field} is {short(value)}; expected {wanted}")
 
     return check
 

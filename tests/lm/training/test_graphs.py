@@ -71,7 +71,7 @@ def test_graphs_are_destroyed_before_the_processes_part(
     if not fails:
         train(config, tmp_path / "run")
     else:
-        monkeypatch.setattr(World, "average", lambda self, tensors: lose_connection())
+        monkeypatch.setattr(trainer.Trainer, "_end_epoch", lambda self: lose_connection())
         with pytest.raises(PRUError, match="is lost"):
             train(config, tmp_path / "run")
     assert events == ["graphs destroyed", "processes part"]

@@ -119,17 +119,17 @@ def test_a_full_disk_is_told_of_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full on this system")
     journal = Journal(tmp_path, offset=0, step=0)
-    close_board, closed = journal._board.close, []
+    close_events, closed = journal._events.close, []
 
     def full() -> None:
-        close_board()
-        closed.append("board")
+        close_events()
+        closed.append("events")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(journal._board, "close", full)
+    monkeypatch.setattr(journal._events, "close", full)
     journal._file.close()
     monkeypatch.setattr(journal, "_file", open("/dev/full", "ab"))  # noqa: SIM115 (the journal closes it)
     with pytest.raises(PRUError, match=r"cannot write .*metrics.jsonl: No space left"):
         journal.write({"kind": "steps", "step": 1, "loss": 6.0}, {"seconds": 1.0})
     journal.close()
-    assert closed == ["board"]
+    assert closed == ["events"]
