@@ -4,7 +4,7 @@
     python benchmarks/training.py --device cuda   # on an NVIDIA GPU
     python benchmarks/training.py --json FILE     # and keep the table as a record
 
-Every regulariser is on, and averaging. The text is random words: a step costs the same whatever they say.
+All regularization is on, and averaging. The text is random words: a step costs the same whatever they say.
 First a step of each model without dropout is checked against float64; where the weights end elsewhere,
 nothing is printed but the error.
 """
@@ -146,7 +146,7 @@ def main() -> None:
         tokens = STEPS * row.config.training.batch / seconds[row.name]
         peak = peak_megabytes(build_step, row, device, device=device)
         shown.append((row.name, f"{seconds[row.name] * 1e3:.2f}", f"{tokens:,.0f}", f"{peak:,.0f}"))
-    title = "A training step, every regulariser and averaging on" + (
+    title = "A training step, all regularization and averaging on" + (
         " (CUDA graphs; nn.LSTM cannot be captured with weight drop)" if device.type == "cuda" else ""
     )
     results = (f"{title}, on {place(device)}", ("model", "ms", "tokens/s", "peak MB"), shown)

@@ -129,6 +129,19 @@ def test_steps_of_the_quickstart_are_those_of_the_record() -> None:
         assert cells == [step, decoder, layer, round(sum(rest), 1)], name
 
 
+def test_training_steps_on_a_gpu_are_those_of_the_record() -> None:
+    [rows] = json.loads((ROOT / "benchmarks" / "records" / "training-cuda.json").read_text()).values()
+    times = {row["model"]: f"{row['ms']} ms" for row in rows}
+    page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| `((?:ptb|wt2)[\w-]+)`.*, batch (\d+) \| (.+) \| (.+) \|$", page, re.MULTILINE)
+    assert len(cells) == 3
+    for recipe, batch, ours, theirs in cells:
+        size = f", batch {batch}, bfloat16"
+        [own] = [times[name] for name in times if recipe in name and size in name and "nn.LSTM" not in name]
+        [other] = [times[name] for name in times if recipe[:3] in name and size in name and "nn.LSTM" in name]
+        assert (ours, theirs) == (own, other)
+
+
 def test_times_on_busy_machines_are_those_of_the_record() -> None:
     [rows] = json.loads((ROOT / "benchmarks" / "records" / "waiting-cpu.json").read_text()).values()
     of_settings = {row["setting"]: list(row.values())[2:] for row in rows}
