@@ -18,6 +18,7 @@ import argparse
 import copy
 import functools
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -317,6 +318,10 @@ def main() -> None:
         write_record(arguments.json, tables)
 
 
+KEEP_MEMORY = "MALLOC_TRIM_THRESHOLD_"
+"""Of glibc: how much free memory it keeps. By default it returns large results to the system."""
+
+
 def run_suites(arguments: argparse.Namespace) -> None:
     """Print the tables of suites, and add them to a record."""
     device, one_thread = arguments.device, arguments.one_thread_time
@@ -329,6 +334,8 @@ def run_suites(arguments: argparse.Namespace) -> None:
     where = name_of(device)
     if one_thread:
         where = "one CPU thread, CPU time"
+    if KEEP_MEMORY in os.environ:
+        where += ", malloc keeps its memory"
     for name in arguments.suite:
         title, header, rows = SUITES[name]
         shown = (f"{title}, on {where}, PyTorch {torch.__version__}", header, rows(measure))

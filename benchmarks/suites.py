@@ -157,6 +157,9 @@ def growth(measure: Measure) -> list[Row]:
                     functools.partial(run_module, pru, what, (torch.randn(*size, width),))
                     for size in (large, small)
                 ]
+                for call in calls:  # the first calls with large tensors wait for the system's memory
+                    for _ in range(10):
+                        call()
                 size = f"{width} units, {name}={large[at]} / {name}={small[at]}"
                 rows.append(measure.row(what, size, *calls))
     return rows

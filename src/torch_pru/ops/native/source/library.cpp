@@ -63,13 +63,14 @@ const Kernels* best() {
 
 const Kernels* chosen = best();
 
-// Large results of a call are often memory that the system has just mapped, with a page fault for every 4 KB.
-// With huge pages it is one for every 2 MB. This is advice: where the system does not follow it, nothing changes.
+// Results of 32 MB and more are memory that the system has just mapped (smaller ones are kept by malloc), with a page
+// fault for every 4 KB. With huge pages it is one for every 2 MB. This is advice: where the system does not follow it,
+// nothing changes.
 void prefer_huge_pages(const float* data, int64_t count) {
 #if defined(MADV_HUGEPAGE)
     const uintptr_t size = uintptr_t{1} << 21, address = reinterpret_cast<uintptr_t>(data);
     const uintptr_t begin = (address + size - 1) / size * size, end = (address + 4 * count) / size * size;
-    if (data && end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+    if (data && 4 * count >= 32 << 20) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 #endif
 }
 
