@@ -4,7 +4,7 @@
 struct AddRowsArgs {
   float* table;            // (words, columns), its rows `stride` apart
   const float* rows;       // (positions, columns)
-  const i64* tokens;       // (positions): whose row each is
+  const i64* tokens;       // (positions): the row of the table that each belongs to
   i64 positions, columns, stride;
 };
 
@@ -20,9 +20,9 @@ DEVICE void add(Pack& a, Pack b) { a += b; }
 #define WIDTH 1
 #endif
 
-#define SPAN 8                           // tokens that a thread looks at in one go
+#define SPAN 8                           // tokens that a thread compares at once
 #define TILE (SPAN * THREADS)
-#define DEPTH 8                          // rows that a thread has under way
+#define DEPTH 8                          // rows that a thread loads at once
 #define WARPS (THREADS / 32)
 
 DEVICE bool met_before(const i64* tokens, int position, i64 word) {
@@ -37,7 +37,7 @@ DEVICE bool met_before(const i64* tokens, int position, i64 word) {
   return false;
 }
 
-// How many of TILE tokens are the word; `found` says which of them, in order.
+// The number of TILE tokens that are the word; `found` gets their positions in order.
 DEVICE int find(const i64* tokens, int many, i64 word, u16* found) {
   __shared__ int of_warp[WARPS];
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = 32 * SPAN * warp + lane, mine = 0;
@@ -48,7 +48,7 @@ DEVICE int find(const i64* tokens, int many, i64 word, u16* found) {
     votes[i] = __ballot_sync(~0u, same);
     mine += __popc(votes[i]);
   }
-  __syncthreads();                                     // the tile before has been used
+  __syncthreads();                                     // the previous tile has been used
   if (lane == 0) of_warp[warp] = mine;
   __syncthreads();
   int at = 0, all = 0;
@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) add_rows(AddRowsArgs a)
   if (position >= a.positions) return;
   i64 word = a.tokens[position];
   if (met_before(a.tokens, position, word)) return;
-  // Threads side by side take the columns of a row; what is left of the block are further teams, for further rows.
+  // Adjacent threads take the columns of a row; the other threads of the block take further rows in the same way.
   int packs = a.columns / WIDTH, across = packs < THREADS ? packs : THREADS, teams = THREADS / across;
   int team = threadIdx.x / across;
   for (int column = threadIdx.x % across, left = packs; left > 0; column += across, left -= across) {

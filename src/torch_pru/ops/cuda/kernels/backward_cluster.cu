@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
   float c[TILES], dc[TILES];
   Activations saved_next[TILES];
   Cell c_next[TILES];
-  Real grad_next[TILES];                               // both widened at their use: earlier would wait for the load
+  Real grad_next[TILES];                               // both are converted where they are used: here, that would wait for the load
   float4 dbias = make_float4(0, 0, 0, 0);
 #pragma unroll
   for (int n = 0; n < TILES; n++) {
@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
     if (mine && args.grad_cn) dc[n] = scale.up * args.grad_cn[column[n] * (i64)width + at_unit];
   }
 
-  // Brings what step s needs: its activations, the gradient of its output, and the cell before it.
+  // Loads what step s needs: its activations, the gradient of its output, and the cell before it.
   auto fetch = [&](int s) {
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
@@ -150,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
     if (threadIdx.x < CLUSTER && threadIdx.x != rank)
       send(outgoing + threadIdx.x * SHARE, received + ((done + 1) & 1) * TILE + rank * SHARE, &arrived[(done + 1) & 1],
            SHARE * 2, threadIdx.x);
-    // Stores to global memory come last: they fill the time the copies travel.
+    // Stores to global memory come last, while the copies are in flight.
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
       if (length[n] < 0) continue;
@@ -168,5 +168,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
       args.dc0[at] = dc[n] * scale.down;
     }
   if (unit >= 0) args.dbias[(i64)(first / COLUMNS * 8 + threadIdx.x / SLOTS) * width + at_unit] = times(dbias, scale.down);
-  cluster_barrier();                                   // no block leaves while a copy from or to it is under way
+  cluster_barrier();                                   // no block exits while a copy from or to it is in flight
 }

@@ -55,11 +55,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_grid(const __g
     for (int first = 0; first < batch; first += COLUMNS, parity ^= 1) {
       Activations saved[TURNS];
       Cell c[TURNS], c_before[TURNS];
-      Real grad[TURNS];                                // all widened at their use: earlier would wait for the load
+      Real grad[TURNS];                                // all are converted where they are used: here, that would wait for the load
       i64 at[TURNS];
       int length[TURNS];
 #pragma unroll
-      for (int i = 0; i < TURNS; i++) {                // asked for early: they arrive while the product runs
+      for (int i = 0; i < TURNS; i++) {                // loaded early: they arrive while the product runs
         int item = threadIdx.x + i * THREADS, unit = first_unit + item % UNITS, column = first + item / UNITS;
         length[i] = -1;
         if (item >= ITEMS || unit >= D || column >= batch) continue;

@@ -1,5 +1,5 @@
-// What the recurrence's backward leaves to do before its last product: the hidden state that every step started from,
-// its groups padded, and the bias's gradient, whose parts are added in order.
+// What is left between the recurrence's backward pass and the last product: the hidden state that every step started
+// from, with its groups padded, and the gradient of the bias, whose parts are added in order.
 typedef Number<OUT_32> Output;
 typedef Number<H0_32> Initial;
 typedef Number<BIAS_32> Bias;
@@ -28,7 +28,7 @@ DEVICE i64 initial_row(const TailArgs& a, i64 r) {
 
 extern "C" __global__ void __launch_bounds__(THREADS) backward_tail(TailArgs a) {
   const i64 stride = (i64)gridDim.x * THREADS, units = a.groups * D;
-  // From the last block on: where there are too few rows for all blocks, these have none.
+  // Counted from the last block: if there are fewer rows than blocks, the last blocks have none of the rows below.
   for (i64 i = (i64)(gridDim.x - 1 - blockIdx.x) * THREADS + threadIdx.x; i < 4 * units; i += stride) {
     float sum = 0.f;
 #pragma unroll 8

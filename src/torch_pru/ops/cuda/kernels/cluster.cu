@@ -1,4 +1,4 @@
-// What both cluster kernels share: a cluster of CLUSTER blocks serves one group and one slice of the batch.
+// Shared by both cluster kernels. A cluster of CLUSTER blocks serves one group and one slice of the batch.
 // Block `rank` owns UNITS consecutive units of the group, held in SLOTS places (a multiple of 8, the rest zero),
 // so a group has CLUSTER * SLOTS places in all and each block's share of any buffer is contiguous.
 // Tiles in shared memory are stacks of 8 x 8 matrices, [place / 8][column][place % 8]: what ldmatrix, stmatrix and
@@ -14,21 +14,21 @@ DEVICE int unit_in(int place) {
   return place % SLOTS < UNITS && unit < D ? unit : -1;
 }
 
-// Both counters ready for their first `bytes`. Every block of the cluster must see this before anyone sends.
+// Makes both counters expect their first `bytes`. Every block of the cluster must see this before any block sends.
 DEVICE void counters_start(u64 (&counter)[2], u32 bytes) {
   if (threadIdx.x > 0) return;
   counter_init(&counter[0]); counter_init(&counter[1]);
   counters_fence();
   counter_expect(&counter[0], bytes); counter_expect(&counter[1], bytes);
 }
-// For what every thread stored to shared memory, before the copy engine or the tensor cores read it.
+// Lets the copy engine and the tensor cores read what every thread stored to shared memory.
 DEVICE void publish() {
   shared_fence();
   __syncthreads();
 }
 
 // d += A (HEIGHT tiles of 16 rows of this warp, fragments in registers) * B (16 STEPS deep, a tile in shared memory).
-// ROWS is the tile's number of stored columns; columns past COLUMNS are computed from whatever lies there and never used.
+// ROWS is the tile's number of stored columns; columns past COLUMNS hold undefined values and are never used.
 #if WGMMA
 template <int HEIGHT, int STEPS, int ROWS>
 DEVICE void product(float (&d)[HEIGHT][TILES][4], const u32 (&a)[HEIGHT][STEPS][4], const u16* tile) {
@@ -44,12 +44,12 @@ DEVICE void product(float (&d)[HEIGHT][TILES][4], const u32 (&a)[HEIGHT][STEPS][
 #pragma unroll
   for (int m = 0; m < HEIGHT; m++)
 #pragma unroll
-    for (int n = 0; n < TILES; n++) settled(d[m][n]);  // the sums exist only from here on
+    for (int n = 0; n < TILES; n++) settled(d[m][n]);  // the sums are complete only from here on
 }
 #else
 template <int HEIGHT, int STEPS, int ROWS>
 DEVICE void product(float (&d)[HEIGHT][TILES][4], const u32 (&a)[HEIGHT][STEPS][4], const u16* tile) {
-  // A product waits some 30 clocks for the one before it in the same sum: narrow tiles keep several sums going.
+  // A product waits about 30 cycles for the previous one of the same sum, so narrow tiles have several sums.
   constexpr int CHAINS = HEIGHT * TILES >= 4 ? 1 : HEIGHT * TILES >= 2 ? 2 : 4;
   float sum[CHAINS][HEIGHT][TILES][4] = {};
   const u32 lane = threadIdx.x % 32;

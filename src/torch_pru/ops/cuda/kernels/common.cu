@@ -14,17 +14,17 @@ DEVICE Four widen4(uint2 v) { return {widen(v.x), widen(v.x >> 16), widen(v.y), 
 DEVICE uint2 narrow4(const Four& d) { return make_uint2(narrow2(d.i, d.f), narrow2(d.g, d.o)); }
 
 #if FLOAT
-// Operands are rounded, nothing else: activations are good to some 2^-22.
+// Only operands are rounded: activations are accurate to about 2^-22.
 DEVICE float sigmoid(float x) { return __fdividef(1.f, 1.f + __expf(-x)); }
 DEVICE float tanh_fast(float x) { return 2.f * sigmoid(2.f * x) - 1.f; }
 #else
-// The hardware's tanh is good to 2^-11, half a unit of float16's last place: the rounding of h hides it.
+// The hardware's tanh is accurate to 2^-11, half a unit in the last place of float16, no more than h is rounded by.
 DEVICE float tanh_fast(float x) { return tanh_approximate(x); }
 DEVICE float sigmoid(float x) { return 0.5f * tanh_fast(0.5f * x) + 0.5f; }
 #endif
 
-// The column's own clock: the time index of processing step s for a column of `length` valid steps.
-// Past its length a column is idle, and its index runs over the padding.
+// The time index of processing step s, for a column of `length` valid steps.
+// After its last valid step a column is idle, and the index runs over the padding.
 DEVICE int time_of(int s, int length, bool reverse) { return reverse && s < length ? length - 1 - s : s; }
 
 // One unit's step forward: z are the pre-activations, c is updated, the new hidden value returned.

@@ -1,6 +1,6 @@
-// Softmax and cross-entropy of rows of 16-bit logits: the losses, and in the logits' own place their gradient.
-// One block takes a row at a time. Sums are float32; no float32 logits ever reach memory. Where a row fits, shared
-// memory keeps it (KEPT): it is asked for all at once, and read from global memory once.
+// Softmax and cross-entropy of rows of 16-bit logits: writes the losses, and the gradient in place of the logits.
+// One block takes a row at a time. Sums are float32; float32 logits are never stored. A row that fits into shared
+// memory is kept there (KEPT): it is loaded as a whole, and read from global memory once.
 struct CrossEntropyArgs {
   u16* logits;            // (rows, padded): in: logits; out, where GRADIENT: softmax minus one-hot
   const i64* targets;     // (rows)
@@ -14,7 +14,7 @@ struct CrossEntropyArgs {
 
 struct Partial { float largest, sum; };                // sum of 2^(x - largest), x in units of log 2
 
-// The same of all lanes of a warp, known to each of them.
+// The same over all lanes of a warp; every lane gets the result.
 DEVICE Partial of_lanes(Partial p) {
   float largest = p.largest;
   for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
@@ -48,7 +48,7 @@ DEVICE Partial share_of_row(const uint4* row, int packs) {
     for (int i = 0; i < 8; i++) largest = fmaxf(largest, x[i]);
   }
   largest *= LOG2E;
-  float base = largest == NEGATIVE_INFINITY ? 0.f : largest;   // nothing seen: the difference would be NaN
+  float base = largest == NEGATIVE_INFINITY ? 0.f : largest;   // no values yet: the difference would be NaN
   for (int p = threadIdx.x; p < packs; p += THREADS) {
     widen8(PACK(row, p), x);
     for (int i = 0; i < 8; i++) sum += exp2_fast(x[i] * LOG2E - base);
@@ -60,7 +60,7 @@ DEVICE Partial share_of_row(const uint4* row, int packs) {
 DEVICE float row_log_sum(const uint4* row, int packs) {
   __shared__ Partial of_warp[THREADS / 32];
   Partial mine = of_lanes(share_of_row(row, packs));
-  __syncthreads();                                     // the row before has been read by all
+  __syncthreads();                                     // all threads have read the previous row
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = mine;
   __syncthreads();
   int lane = threadIdx.x % 32;

@@ -13,7 +13,7 @@ struct DropArgs {
 
 extern "C" __global__ void __launch_bounds__(THREADS) drop(DropArgs a) {
 #if D
-  const u32 packs = D / VEC;                           // known to the compiler: no division is left
+  const u32 packs = D / VEC;                           // constants, so that no division remains
 #else
   const u32 packs = a.columns / VEC;
 #endif

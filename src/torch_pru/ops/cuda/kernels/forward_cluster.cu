@@ -101,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
       if (threadIdx.x < CLUSTER && threadIdx.x != rank)
         send(h_next + rank * SHARE, h_next + rank * SHARE, &arrived[(s + 1) & 1], SHARE * 2, threadIdx.x);
     }
-    // Stores to global memory come last: they fill the time the copies travel.
+    // Stores to global memory come last, while the copies are in flight.
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
       if (length[n] < 0) continue;
@@ -119,5 +119,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
       leave_cell(args, at, c[n]);
       if (length[n] == 0) args.hn[at] = args.h0 ? args.h0[at] : Real(0);
     }
-  cluster_barrier();                                   // no block leaves while a copy from or to it is under way
+  cluster_barrier();                                   // no block exits while a copy from or to it is in flight
 }

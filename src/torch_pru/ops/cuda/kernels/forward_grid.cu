@@ -1,5 +1,5 @@
 // Forward recurrence over all blocks of the grid. Row 4u + gate of a block's weights is a gate of its unit u.
-// Batches wider than COLUMNS are taken slice by slice within a step: a slice's exchange hides behind the next's product.
+// Batches wider than COLUMNS are taken slice by slice within a step: the exchange of a slice overlaps the product of the next.
 #define TALL (UNITS / 4)
 #define BAND (4 * UNITS + 4)
 
@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_grid(const __gr
     bool real = unit < D && column < batch;
     i64 at = column * (i64)width + group * D + unit;
     if (column < batch) cell[item] = real ? given(args.c0, at, args.real_cells) : 0.f;
-    u16 h = real && args.h0 ? narrow(to_float(args.h0[at])) : 0;  // a NaN of all ones would never count as there
+    u16 h = real && args.h0 ? narrow(to_float(args.h0[at])) : 0;  // a NaN with all bits set would count as missing
     offer(0, unit, column, h);
   }
 
@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_grid(const __gr
       i64 at[TURNS];
       int length[TURNS];
 #pragma unroll
-      for (int i = 0; i < TURNS; i++) {                // asked for early: they arrive while the product runs
+      for (int i = 0; i < TURNS; i++) {                // loaded early: they arrive while the product runs
         int item = threadIdx.x + i * THREADS, unit = first_unit + item % UNITS, column = first + item / UNITS;
         length[i] = -1;
         if (item >= ITEMS || unit >= D || column >= batch) continue;

@@ -1,5 +1,5 @@
-// Forward recurrence of a single step. Nobody waits for anybody's h, so nothing is kept or exchanged: the weights
-// pass by once, from memory through registers, and a warp sums up the four gates of one unit in one column.
+// Forward recurrence of a single step. No block needs the h of another, so nothing is kept or exchanged: the weights
+// are read once, and a warp sums the four gates of one unit in one column.
 struct Pair { float low, high; };                      // D is even: elements come in pairs
 #if FLOAT
 DEVICE Pair pair_at(const float* row, int k) { return {row[2 * k], row[2 * k + 1]}; }
@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) forward_token(const __grid
   const int width = (int)args.groups * D;
   if (unit >= width) return;                           // a whole warp at once
   const i64 at = (i64)blockIdx.y * width + unit;
-  const Gates gates = load_gates(args.gates, at, unit, width);  // asked for before the product, used after it
+  const Gates gates = load_gates(args.gates, at, unit, width);  // loaded before the product, used after it
   float c = given(args.c0, at, args.real_cells);
   Four z = to_four(gates);
   if (args.bias) {
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) forward_token(const __grid
 #pragma unroll 8
   for (int turn = 0; turn < (D / 2 + 31) / 32; turn++) {
     const int k = turn * 32 + lane;
-    const bool inside = k < D / 2;                     // no branch: the loads of all turns go out together
+    const bool inside = k < D / 2;                     // no branch, so that the loads of all turns are in flight together
     Pair pair = inside && args.h0 ? pair_at(h, k) : Pair{0.f, 0.f};
 #pragma unroll
     for (int gate = 0; gate < 4; gate++) {

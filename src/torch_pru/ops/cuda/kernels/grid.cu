@@ -1,4 +1,4 @@
-// What both grid kernels share: BLOCKS blocks, all resident at once, serve one group; a block owns UNITS units.
+// Shared by both grid kernels. BLOCKS blocks, all resident at once, serve one group; a block owns UNITS units.
 // Blocks exchange 16-bit values through global memory, and the values are their own flags: the receiving buffer is filled
 // with ones beforehand, no conversion ever yields that pattern (a NaN becomes 0x7fff), so a reader repeats its
 // loads until every word is there. No barrier, no fence, no counter to reset.
@@ -53,7 +53,7 @@ DEVICE void gather_product(float (&sum)[HEIGHT][TILES][4], const Weights<HEIGHT>
       int k = (warp * PARTS + start + i) * 32 + j * 8;
       if (start + i < PARTS && k < width && row[n]) v[i][n] = peek(row[n] + k);
     };
-    if (start == 0)                                    // wait with one piece: asking for all of them would crowd the cache
+    if (start == 0)                                    // wait for one piece: polling all of them would fill the cache
       do ask(0, 0); while (absent(v[0][0]));
     u32 missing = start ? ~0u : ~1u;                   // one bit a piece, the same in all lanes
     do {

@@ -1,4 +1,4 @@
-// activation * sum of dropped^2 + temporal * sum of (raw[t] - raw[t-1])^2, a part from every block: their sum is it all.
+// activation * sum of dropped^2 + temporal * sum of (raw[t] - raw[t-1])^2, one part per block; the sum of all parts is the result.
 typedef Number<FROM32> Value;
 
 struct PenaltiesArgs {

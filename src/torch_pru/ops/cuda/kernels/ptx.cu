@@ -28,7 +28,7 @@ DEVICE u32 narrow2_half(float low, float high) {
   u32 y; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low)); return y;
 }
 
-// ---- functions of one number
+// ---- elementary functions
 
 DEVICE float tanh_approximate(float x) { float y; asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 DEVICE float exp2_fast(float x) { float y; asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }

@@ -1,4 +1,4 @@
-// What the kernels of the recurrence share: their arguments, and the kinds of numbers that they take and give.
+// Shared by the kernels of the recurrence: their arguments, and the dtypes that they read and write.
 // Those have the operands' 16 bits, a unit's four gates side by side. With FLOAT they are float32, gate by gate as a plain
 // linear transform leaves them, and only what is multiplied with weights is rounded: to float16, whose mantissa is TF32's.
 // What backward needs again is kept in float16 where operands have 16 bits: activations lie in [-1, 1], where float16 is
@@ -114,7 +114,7 @@ DEVICE void store_gates32(const BackwardArgs& args, i64 at, i64 unit, int width,
   of_unit[2 * width] = d.g * scale.down; of_unit[3 * width] = d.o * scale.down;
 }
 
-// For whole warps. An infinite or undefined gradient is left as it is, and travels.
+// For whole warps. A gradient that is infinite or NaN is not scaled, and propagates.
 DEVICE Scale scale_of(const BackwardArgs& args) {
   u32 most = 0;
   for (int i = threadIdx.x % 32; i < (int)args.parts; i += 32) most = max(most, args.largest[i]);

@@ -14,13 +14,13 @@ struct Entry {
 };
 
 struct UpdateArgs {
-  double* sums;            // of squares, one a block
+  double* sums;            // of squares, one per block
   const float* rate;
   const float* share;      // of the new weights in the average
   const float* factor;     // of the loss and hence of all gradients, or null
-  float* norm;             // of the gradients as they are; null but in the first of several launches, as what follows
-  const float* loss;       // what the watch looks at besides, or null
-  i64* steps;              // counted by the watch
+  float* norm;             // of the gradients before clipping; this and the next three are null but in the first of several launches
+  const float* loss;       // checked by `watch` as well, or null
+  i64* steps;              // counted by `watch`
   i64* first_bad;          // the first step whose loss or norm was not finite, or -1
   double clip, decay;
   i64 blocks;              // how many sums there are
@@ -30,7 +30,7 @@ struct UpdateArgs {
 
 DEVICE bool is_finite(float x) { return fabsf(x) <= 3.402823466e38f; }          // false for NaN, too
 
-// The sum over the block, known to all of its threads, added up in one order whatever happens.
+// The sum over the block, which all of its threads get; always added in the same order.
 DEVICE double block_sum(double x) {
   __shared__ double of_warp[THREADS / 32];
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
@@ -135,7 +135,7 @@ DEVICE void update(const Entry& t, u32 e, const Step& s) {
   }
 }
 
-// A step whose scaled gradients overflowed is no bad step: it is taken with a gradient of zero.
+// A step whose scaled gradients overflow does not count as bad: it is taken with a gradient of zero.
 DEVICE void watch(const UpdateArgs& a, float norm) {
   *a.norm = norm;
   if (!a.loss) return;
@@ -152,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) sgd(const __grid_consta
   Step step = {fminf(1.f, (float)a.clip / (length + 1e-6f)) / factor, *a.rate, (float)a.decay, *a.share, skipped};
   if (blockIdx.x == 0 && threadIdx.x == 0 && a.norm) watch(a, norm);
   int k = a.entries - 1;
-  // From the last chunk to the first: the gradients that were squared last are still near.
+  // From the last chunk to the first: the gradients that were squared last are still in the cache.
   for (i64 chunk = a.chunks - 1 - blockIdx.x; chunk >= 0; chunk -= gridDim.x) {
     k = entry_of(a, chunk, k);
     update(a.entry[k], (chunk - a.entry[k].first) * CHUNK + 4 * threadIdx.x, step);

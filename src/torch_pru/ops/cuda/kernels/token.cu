@@ -1,6 +1,6 @@
 // One token through a whole model, batch 1. A warp takes rows of a weight, in packs of 8 elements, each pack once from
-// memory; the vector they are multiplied with lies in shared memory. The first packs are asked for before the vector
-// is there. Sums are float32, and nothing between the input and the gates is rounded.
+// memory; the vector they are multiplied with lies in shared memory. The first packs are loaded before the vector
+// is complete. Sums are float32, and nothing between the input and the gates is rounded.
 #define LANES 32
 
 DEVICE float dot8(uint4 a, uint4 b) {
@@ -14,7 +14,7 @@ DEVICE float dot8(uint4 a, uint4 b) {
 template <int PACKS> struct Row {
   static constexpr int TURNS = (PACKS + LANES - 1) / LANES, AHEAD = TURNS < 4 ? TURNS : 4;
   const uint4* packs;
-  uint4 held[AHEAD];                                   // the packs of the next turns, under way
+  uint4 held[AHEAD];                                   // the packs of the next turns, in flight
 
   DEVICE uint4 load(int turn, int lane) {
     const int k = turn * LANES + lane;
@@ -27,7 +27,7 @@ template <int PACKS> struct Row {
     for (int slot = 0; slot < AHEAD; slot++) held[slot] = load(slot, lane);
   }
 
-  // The part of the product with `vector` that falls to this lane.
+  // This lane's part of the product with `vector`.
   DEVICE float product(const uint4* vector, int lane) {
     float sum = 0.f;
     for (int base = 0; base < TURNS; base += AHEAD) {
@@ -48,7 +48,7 @@ DEVICE float sum_lanes(float x) {
   return x;
 }
 
-// COUNT elements on their way into shared memory, with zeros up to the next multiple of 8. They start at 4 bytes.
+// Brings COUNT elements into shared memory, with zeros up to the next multiple of 8. They are aligned to 4 bytes.
 template <int COUNT, int THREADS> struct Staged {
   static constexpr int PAIRS = (COUNT + 7) / 8 * 4, TURNS = (PAIRS + THREADS - 1) / THREADS;
   u32 held[TURNS];
