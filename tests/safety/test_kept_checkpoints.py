@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from attack import pru
 
-from torch_pru.lm.checkpoint import Checkpoint, load_newest, save_checkpoint, saved_numbers
+from torch_pru.lm.checkpoint import Checkpoint, is_whole, load_newest, save_checkpoint, saved_numbers
+from torch_pru.lm.files import Folder
 from torch_pru.lm.run import RunFolder
 
 
@@ -54,6 +56,31 @@ def test_where_none_is_whole_none_is_removed(tmp_path: Path) -> None:
     save(tmp_path, 3)
     assert saved_numbers(tmp_path)[-1] == 3
     assert load_newest(tmp_path).state == {"step": 3}
+
+
+def test_a_kill_while_an_old_one_is_removed_leaves_none_that_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a kill would, an error ends the removal when one file of the checkpoint is gone."""
+    for step in range(2):
+        save(tmp_path, step)
+    unlink, killed = os.unlink, []
+
+    def kill_after_one(path: str, **options: object) -> None:
+        if len(killed) == 1:
+            raise KeyboardInterrupt
+        killed.append(path)
+        unlink(path, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "unlink", kill_after_one)
+        save(tmp_path, 2)
+    assert killed
+    assert saved_numbers(tmp_path) == [2, 3]
+    limit = 1 << 20
+    assert all(is_whole(Folder(tmp_path) / f"{number:06d}", limit) for number in (2, 3))
+    save(tmp_path, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000003", "000004"]
 
 
 def test_a_run_survives_damage_on_both_sides_of_a_resume(interrupted: Path) -> None:

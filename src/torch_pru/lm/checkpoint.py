@@ -114,12 +114,16 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def remove_older(files: Folder, numbers: list[int], limit: int) -> None:
-    """Remove all of these checkpoints but the newest that is whole; all are kept where none is."""
+    """Remove all of these checkpoints but the newest that is whole; all are kept where none is.
+
+    A kill in the middle leaves none that is damaged: what is removed has no longer the name of a checkpoint.
+    """
     whole = next((number for number in reversed(numbers) if is_whole(files / name_of(number), limit)), None)
     for number in numbers if whole is not None else ():
         if number != whole:
             with contextlib.suppress(PRUError):  # it is removed after the next one
-                files.remove(name_of(number))
+                files.rename(name_of(number), WRITING)
+                files.remove(WRITING)
 
 
 def encode(checkpoint: Checkpoint) -> dict[str, bytes]:

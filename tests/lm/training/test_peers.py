@@ -126,3 +126,14 @@ def test_the_others_wait_for_a_value_of_the_first(capfd: pytest.CaptureFixture[s
         second.LOST = 0.4
         with pytest.raises(RuntimeError, match="rank 0 has not answered for 0 s; this process gives up"):
             second.from_main(7.0)
+
+
+def test_a_process_that_was_asked_to_stop_does_not_wait_long() -> None:
+    stopping = threading.Event()
+    with PeerWatch(dist.HashStore(), 1, 2, interval=0.05, patience=0.2) as second:
+        second.stopping = stopping.is_set
+        threading.Timer(0.6, stopping.set).start()
+        start = time.monotonic()
+        with pytest.raises(RuntimeError, match="rank 0 has not answered for"):
+            second.from_main(7.0)
+        assert 0.5 < time.monotonic() - start < 20  # of 300 without the request

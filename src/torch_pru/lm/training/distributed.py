@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -104,6 +104,11 @@ class World:
         has no time limit, unlike an exchange between processes.
         """
         return value if self.peers is None else self.peers.from_main(value)
+
+    def give_up_when(self, stopping: Callable[[], bool]) -> None:
+        """Do not wait long for a silent main process once ``stopping()`` is true."""
+        if self.peers is not None:
+            self.peers.stopping = stopping
 
     @contextmanager
     def errors_of_main(self) -> Iterator[None]:
@@ -255,7 +260,10 @@ class PeerWatch:
     """
 
     LOST = 300.0
-    """Seconds after which a silent main process is given up; gloo has a limit of its own."""
+    """Seconds after which a silent main process is given up; gloo has a limit of its own.
+
+    When this process was asked to stop, as torchrun does if another one has ended, ``patience`` is enough.
+    """
 
     def __init__(
         self, store: dist.Store, rank: int, size: int, interval: float = 3.0, patience: float = 12.0
@@ -263,6 +271,7 @@ class PeerWatch:
         self.store, self.rank, self.size = store, rank, size
         self.interval, self.patience = interval, patience
         self.values = 0  # passed by `from_main` so far
+        self.stopping: Callable[[], bool] = lambda: False  # whether this process was asked to stop
         self._waits = False
         self._counters: dict[int, bytes] = {}  # of the other processes, at the last look
         self._still: dict[int, int] = {}  # looks since the counter of a process has changed
@@ -300,8 +309,9 @@ class PeerWatch:
             while not self.store.check([key]):
                 time.sleep(pause)
                 pause = min(0.1, 2 * pause)
-                if self._silence(0) > self.LOST:
-                    raise PRUError(f"rank 0 has not answered for {self.LOST:.0f} s; this process gives up")
+                silence = self._silence(0)
+                if silence > (self.patience if self.stopping() else self.LOST):
+                    raise PRUError(f"rank 0 has not answered for {silence:.0f} s; this process gives up")
             return float.fromhex(self.store.get(key).decode())
 
     def _run(self) -> None:

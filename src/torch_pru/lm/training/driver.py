@@ -89,6 +89,7 @@ def run_all(starts: Sequence[RunStart], progress: ProgressListener | None) -> li
         runs = build_runs(starts, world)
         listener = progress if world.main else None
         with ExitStack() as locks, StopRequest() as stop, ProgressNotifier(listener, stop) as notify:
+            world.give_up_when(lambda: bool(stop.number))
             # After all trainers are built, so that a mistake in one leaves no folder behind.
             with world.errors_of_main():
                 for start in starts if world.main else ():
