@@ -72,9 +72,10 @@ def test_a_kill_while_an_old_one_is_removed_leaves_none_that_is_damaged(
         killed.append(path)
         unlink(path, **options)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", kill_after_one)
-        save(tmp_path, 2)
+        with pytest.raises(KeyboardInterrupt):
+            save(tmp_path, 2)
     assert killed
     assert saved_numbers(tmp_path) == [2, 3]
     limit = 1 << 20
