@@ -14,8 +14,8 @@ from torch_pru.errors import PRUError
 if TYPE_CHECKING:
     from torch_pru.lm.summary import Summary
 
-WIDE = ("parameters", "epochs", "minutes")
-"""Columns that a terminal of less than 80 columns goes without."""
+WIDTHS = {"parameters": 80, "epochs": 80, "minutes": 80, "ended": 60}
+"""Columns that a narrower terminal goes without."""
 
 
 def report(
@@ -66,7 +66,7 @@ def show(found: Summary) -> None:
     from torch_pru.lm.summary import LEFT
 
     console = output()
-    left_out = [heading for heading in found.heading if console.width < 80 and heading in WIDE]
+    left_out = [heading for heading in found.heading if console.width < WIDTHS.get(heading, 0)]
     table = Table(box=None, pad_edge=False)
     columns = [number for number, heading in enumerate(found.heading) if heading not in left_out]
     for heading in (found.heading[number] for number in columns):
