@@ -203,6 +203,16 @@ def test_the_sweep_averages_no_runs_of_different_regimes() -> None:
     ]
 
 
+def test_the_sentence_of_the_sweep() -> None:
+    one, two = point(2, 80.0, "ptb"), point(2, 83.0, "ptb")
+    fewer = "with 40% fewer recurrent parameters than an LSTM."
+    assert sweep.sentence({"a": one}) == f"On ptb, a has validation perplexity 80.00, {fewer}"
+    both = sweep.sentence({"b": two, "a": one})
+    assert both == f"On ptb, a has the lowest validation perplexity, 80.00, {fewer}"
+    larger = replace(one, recurrent=one.lstm * 11 // 10)
+    assert sweep.sentence({"a": larger}).endswith("with 10% more recurrent parameters than an LSTM.")
+
+
 def test_a_long_path_of_a_corpus_stays_inside_the_figures() -> None:
     curve = LearningCurve(LONG, "PRU g=2 M=12", [1, 2], [5.0, 4.0], [6.0, 5.0])
     assert_whole(curves.draw({"a": curve}))

@@ -225,7 +225,7 @@ def test_a_run_without_weights_is_named(corpus: Path, tmp_path: Path) -> None:
         (["--sentence", "golf balls"], "has no word that the model knows"),
         (["--sentence", "  "], "is empty"),
         (["--sentence", "the [old dog] sees"], "put one whole word in brackets"),
-        (["--only", "confidense"], "did you mean 'confidence'?"),
+        (["--only", "confidense"], "pru: error: --only confidense is not known; use 'confidence', "),
         (["--only", "curves", "--top1"], "are options of saliency"),
     ],
 )

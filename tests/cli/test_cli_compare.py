@@ -21,6 +21,24 @@ def test_recorded_runs_are_compared() -> None:
     assert "18,895,600" in shown
     assert "95% interval over seeds (Welch, " in shown
     assert "verdict: " in shown
+    lines = shown.splitlines()
+    assert [line.split()[:2] for line in lines[1:4]] == [["runs", "seeds"], ["RUN", "2"], ["--against", "3"]]
+    assert lines[4] == "perplexity: mean over runs ± standard deviation"
+    assert lines[5].startswith("difference (RUN minus --against): -")
+
+
+def test_a_line_has_one_colon_and_single_runs_no_deviation() -> None:
+    shown = pru("compare", *recorded("ptb-pru-g4", 1), "--against", *recorded("ptb-lstm-1000", 1))
+    assert "±" not in shown
+    [verdict] = [line for line in shown.splitlines() if line.startswith("verdict")]
+    assert verdict.count(":") == 1
+
+
+def test_a_warning_names_mixed_runs() -> None:
+    mixed = [*recorded("ptb-pru-g4", 1), *recorded("ptb-pru-g2", 1)]
+    shown = pru("compare", *mixed, "--against", *recorded("ptb-lstm-1000", 1))
+    assert "note: ptb-pru-g4-1, ptb-pru-g2-1 were trained with different settings (hidden, groups)\n" in shown
+    assert "note: ptb-pru-g4-1, ptb-pru-g2-1 have the same seed (1)\n" in shown
 
 
 def test_options_and_several_runs_in_any_order() -> None:

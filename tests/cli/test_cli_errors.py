@@ -180,6 +180,11 @@ def test_a_cpu_without_the_memory_is_one_line(size: int) -> None:
 def test_no_figure_of_a_recipe_is_cut(width: int) -> None:
     _, shown, _ = pru("recipes", COLUMNS=str(width))
     lines = {line.split(None, 1)[0]: line for line in shown.splitlines()}
+    shown, notes = shown.split("\nleft out" if width == 60 else "\npaper valid,")
+    assert notes.startswith(" for lack of room: epochs\n") == (width == 60)
+    assert "…" not in shown
+    wide = pru("recipes", COLUMNS="200")[1]
+    assert shown.split().count("g=4") == wide.split().count("g=4")  # the model is folded, not cut
     assert shown.splitlines()[0].split()[-2:] == ["paper", "paper"]
     assert shown.splitlines()[1].split()[-2:] == ["valid", "test"]
     assert lines["ptb-pru-g4"].split()[-2:] == ["64.76", "62.42"]
@@ -192,6 +197,13 @@ def test_recipes_names_are_never_cut() -> None:
     for width in ("40", "80", "200"):
         _, shown, _ = pru("recipes", "ptb-ablation", COLUMNS=width)
         assert "ptb-ablation-lt-pt-no-residual " in shown
+
+
+def test_a_narrow_terminal_says_which_columns_it_goes_without() -> None:
+    _, shown, _ = pru("recipes", "ptb", COLUMNS="45")
+    assert "left out for lack of room: model, epochs\n" in shown
+    assert "K: levels" not in shown  # it explains the model
+    assert "left out" not in pru("recipes", "ptb", COLUMNS="80")[1]
 
 
 def test_params_of_the_paper() -> None:
@@ -211,6 +223,13 @@ def test_settings_are_a_recipe(tmp_path: Path) -> None:
     again = load_recipe(tmp_path / "mine.toml")
     assert again.name == "mine"
     assert settings_of(again) == settings_of(load_recipe("ptb-awd-pru-g4", {"epochs": "7"}))
+
+
+def test_settings_say_whether_finetuning_changes_any() -> None:
+    help_text = "# settings of [regularization] and [training] that pru finetune changes"
+    assert pru("settings")[1].endswith(f"[finetuning]\n{help_text}; none\n")
+    assert f"[finetuning]\n{help_text}\nepochs = " in pru("settings", "ptb-awd-pru-g4")[1]
+    assert "see pru settings" not in help_of("settings", width=120)
 
 
 def test_only_the_first_process_prints(monkeypatch: pytest.MonkeyPatch) -> None:

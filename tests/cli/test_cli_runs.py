@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -29,9 +30,10 @@ def test_evaluate_keeps_the_scores_of_a_split(run: Path) -> None:
 
 
 def test_a_larger_batch_or_another_text_is_not_kept(run: Path, tmp_path: Path) -> None:
-    pru("evaluate", run)
+    assert invoke("evaluate", run)[2] == ""
     before = (run / "scores.json").read_text()
-    pru("evaluate", run, "--batch", 4)
+    _, _, said = invoke("evaluate", run, "--batch", 4)
+    assert said.splitlines()[-1] == "not recorded: only scores with --batch 1 are recorded"
     (tmp_path / "a.txt").write_text("the cat saw a zebra\n")
     shown = json.loads(pru("evaluate", run, "--text", tmp_path / "a.txt", "--json"))
     assert shown["static"]["tokens"] == 5  # five words and <eos>; the first is not predicted
@@ -150,7 +152,7 @@ def test_a_finished_run_without_metrics_is_left_as_it_is(run: Path, tmp_path: Pa
 def test_a_finished_run_says_why_there_is_nothing_to_resume(run: Path) -> None:
     assert pru("resume", run) == f"{run} is already finished (all epochs done); nothing to resume\n"
     assert "| all epochs done |" in pru("report", run)
-    assert "ended: all epochs done" in pru("verify", run)
+    assert "2 epochs, ended: all epochs done" in pru("verify", run)
 
 
 def test_finetune_and_report(run: Path) -> None:
@@ -161,15 +163,26 @@ def test_finetune_and_report(run: Path) -> None:
     finetuned = run.with_name("tiny-1-finetuned")
     document = pru("report", run, finetuned, "--paper")
     first, second = (line for line in document.splitlines() if line.startswith("| `tiny-1"))
-    assert "temporal" not in first
-    assert "temporal=2.5" in second
-    assert max(map(len, document.splitlines())) > 200  # tables are not wrapped to the terminal's width
+    for line in (first, second):  # a text of one's own: no recipe of the package
+        assert line.split(" | ")[1:3] == ["–", "–"]
+    assert max(map(len, document.splitlines())) > 120  # tables are not wrapped to the terminal's width
     heading, _, first, second, *_ = pru("report", run, finetuned).splitlines()
     assert heading.startswith("| run | differs in |")
     assert first.startswith("| tiny-1 | ")
     assert "temporal=1.0" in first
     assert "temporal=2.5" in second
     assert "finetuned" in second
+
+
+def test_a_report_on_a_terminal_is_no_markdown(run: Path) -> None:
+    terminal = {"FORCE_COLOR": "1", "TERM": "xterm", "NO_COLOR": "1"}
+    _, wide, _ = invoke("report", run, COLUMNS="100", **terminal)
+    _, narrow, _ = invoke("report", run, COLUMNS="60", **terminal)
+    assert "|" not in wide + narrow
+    assert "parameters" in wide
+    assert "left out for lack of room: parameters, epochs, minutes\n" in narrow
+    assert "left out" not in wide
+    assert max(map(len, re.sub(r"\x1b\[[0-9;]*m", "", narrow).splitlines())) <= 60
 
 
 def test_a_run_that_is_named_by_a_dot(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

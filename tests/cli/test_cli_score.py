@@ -35,7 +35,7 @@ def test_sums_are_those_of_evaluate(run: Path, text: Path, options: list[str], m
     total = float(re.search(r"log-probability (-[\d.]+)", summary)[1])
     assert -total / expected["tokens"] == pytest.approx(expected["nll"], abs=1e-9)
     header, *lines = shown.splitlines()
-    assert header == "word\tlog_probability\tsurprisal\tunknown"
+    assert header == "token\tlog_probability\tsurprisal\tunknown"
     assert lines[0] == "the\t\t\t0"
     assert len(lines) == expected["tokens"] + 1
     assert sum(float(line.split("\t")[1]) for line in lines[1:]) == pytest.approx(total, abs=1e-5)
@@ -44,10 +44,10 @@ def test_sums_are_those_of_evaluate(run: Path, text: Path, options: list[str], m
 def test_json_lines(run: Path, text: Path):
     table = [line.split("\t") for line in pru("score", run, text).splitlines()[1:]]
     objects = [json.loads(line) for line in pru("score", run, text, "--format", "jsonl").splitlines()]
-    assert " ".join(each["word"] for each in objects[:8]) == "the cat sat <eos> <eos> on golf and"
+    assert " ".join(each["token"] for each in objects[:8]) == "the cat sat <eos> <eos> on golf and"
     assert [each["unknown"] for each in objects[:8]] == [False] * 6 + [True, False]
-    for (word, log_probability, surprisal, unknown), found in zip(table, objects, strict=True):
-        assert (word, int(unknown)) == (found["word"], found["unknown"])
+    for (token, log_probability, surprisal, unknown), found in zip(table, objects, strict=True):
+        assert (token, int(unknown)) == (found["token"], found["unknown"])
         assert (float(log_probability), float(surprisal)) == (found["log_probability"], found["surprisal"])
     first = pru("score", run, text, "--format", "jsonl", "--no-bos").splitlines()[0]
     assert json.loads(first)["log_probability"] is None
@@ -58,6 +58,34 @@ def test_standard_input(run: Path, text: Path):
     with open(text, "rb") as file:
         done = subprocess.run(command, stdin=file, capture_output=True, text=True, check=True)
     assert done.stdout == pru("score", run, text, "--device", "cpu")
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "pru: error: standard input has no tokens to score\n"
+
+
+def test_tokens_are_counted_and_one_less_without_bos(run: Path, tmp_path: Path):
+    text = tmp_path / "text.txt"
+    text.write_text("the cat saw golf\n")
+    for options, start in (([], "5 tokens, "), (["--no-bos"], "4 tokens, ")):
+        _, _, summary = invoke("score", run, text, *options)
+        assert summary.startswith(start)
+    assert evaluated(run, text)["static"]["tokens"] == 4
+
+
+def test_an_unknown_token_has_the_score_of_unk(run: Path, tmp_path: Path):
+    found = []
+    for word in ("golf", "<unk>"):
+        (tmp_path / "text.txt").write_text(f"the cat saw {word}\n")
+        line = pru("score", run, tmp_path / "text.txt").splitlines()[4].split("\t")
+        found.append(line)
+    assert [line[0] for line in found] == ["golf", "<unk>"]
+    assert found[0][1:3] == found[1][1:3]
+    assert found[0][3] == "1"
+
+
+def test_the_first_column_is_named_after_what_it_has(run: Path, text: Path):
+    assert pru("score", run, text, "--per", "word").startswith("word\tlog_probability\t")
+    assert json.loads(pru("score", run, text, "--per", "word", "--format", "jsonl").splitlines()[0])["word"]
 
 
 def test_what_is_refused(run: Path, text: Path, tmp_path: Path):
@@ -65,8 +93,10 @@ def test_what_is_refused(run: Path, text: Path, tmp_path: Path):
     empty.write_text("")
     one.write_text("\n")
     latin.write_bytes(b"caf\xe9\n")
-    assert "empty.txt has no word to score" in refusal("score", run, empty)
-    assert "it needs at least 2" in refusal("score", run, one, "--no-bos")
+    assert "empty.txt has no tokens to score\n" in refusal("score", run, empty)
+    assert "one.txt has no tokens to score; with --no-bos, a text needs at least 2" in refusal(
+        "score", run, one, "--no-bos"
+    )
     assert "is not UTF-8" in refusal("score", run, latin)
     status, shown, errors = invoke("score", run, tmp_path / "none.txt")
     assert (status, shown) == (2, "")

@@ -44,7 +44,7 @@ def test_scores_agree(run: Path, text: Path):
     tokens = scores_of(run, text, "--no-bos")
     total = sum(each["log_probability"] for each in tokens[1:])
     assert total == pytest.approx(-found["nll"] * found["tokens"], rel=1e-6)
-    first = len(tokens[0]["word"].encode())
+    first = len(tokens[0]["token"].encode())
     assert found["bytes"] == len(TEXT.encode()) - first
     assert found["words"] == len(TEXT.split()) + 2 - 1
     assert found["word_perplexity"] == pytest.approx(math.exp(-total / found["words"]), rel=1e-6)

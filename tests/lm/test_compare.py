@@ -62,7 +62,7 @@ def test_recorded_runs_by_hand() -> None:
     half = student_t_quantile(0.975, degrees) * math.sqrt(sum(parts))
     assert found.difference == pytest.approx(means[0] - means[1])
     assert found.interval == pytest.approx((found.difference - half, found.difference + half))
-    assert found.verdict == "lower: the interval excludes 0"
+    assert found.verdict == "lower (the interval excludes 0)"
     assert found.bootstrap is None
     assert "no log-probabilities of tokens" in found.notes[0]
 
@@ -78,9 +78,9 @@ def test_one_run_on_a_side_has_no_interval() -> None:
     [
         (0.1, Interval(-0.2, 0.4), "equivalent within ±0.5"),
         (-0.2, Interval(-0.3, -0.1), "equivalent within ±0.5, though lower"),
-        (-2.0, Interval(-3.0, -1.0), "lower: the interval excludes 0"),
-        (0.6, Interval(0.1, 1.1), "higher: the interval excludes 0"),
-        (0.1, Interval(-0.5, 0.4), "undecided: the interval includes 0 and is not within ±0.5"),
+        (-2.0, Interval(-3.0, -1.0), "lower (the interval excludes 0)"),
+        (0.6, Interval(0.1, 1.1), "higher (the interval excludes 0)"),
+        (0.1, Interval(-0.5, 0.4), "undecided (the interval includes 0 and is not within ±0.5)"),
     ],
 )
 def test_verdicts(difference: float, interval: Interval, expected: str) -> None:
@@ -157,6 +157,26 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
     with pytest.raises(PRUError, match="method='fast' is not known"):
         compare_runs([one], [two], method="fast")
     assert "the text has changed since the runs were scored" in compare_runs([one], [two]).notes[0]
+
+
+def test_runs_that_should_not_be_averaged_are_named(tmp_path: Path) -> None:
+    config = {"seed": "1"}, {"seed": "2", "epochs": "3", "device": "cpu"}, {"seed": "2"}, {"seed": "3"}
+    scores = {"static": {"test": 50.0}}
+    runs = [
+        write_run(tmp_path / f"r{number}", load_recipe("quickstart", one), results=scores)
+        for number, one in enumerate(config)
+    ]
+    assert [note for note in compare_runs(runs[1:2], runs[2:]).notes if note.startswith("r")] == []
+    mixed = compare_runs(runs[:3], runs[3:]).notes
+    assert mixed[:2] == [
+        "r0, r1, r2 were trained with different settings (epochs)",
+        "r1, r2 have the same seed (2)",
+    ]
+    assert "no log-probabilities" in mixed[2]
+    finetuned = write_run(tmp_path / "f", load_recipe("quickstart"), stage="finetune", results=scores)
+    assert compare_runs(runs[3:], [runs[2], finetuned]).notes[0] == (
+        "r2, f were trained with different settings (stage)"
+    )
 
 
 def test_the_figure_shows_every_part(tmp_path: Path) -> None:

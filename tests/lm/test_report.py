@@ -312,6 +312,12 @@ def test_a_recipe_of_ones_own_is_nearest_to_the_one_with_the_fewest_other_settin
     assert nearest_recipe(config) == ("ptb-pru-g2", {"epochs": 3})
 
 
+def test_a_run_on_a_text_without_a_recipe_comes_from_none() -> None:
+    config = load_recipe("ptb-pru-g2", {"corpus": "my-text"})
+    assert nearest_recipe(replace(config, name="mine")) == ("–", {})
+    assert nearest_recipe(config) == ("ptb-pru-g2", {"corpus": "my-text"})
+
+
 def test_the_best_epoch(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", load_recipe("ptb-pru-g4"), losses=(4.3, 4.1, 4.2))
     result = read_folder(run)

@@ -21,6 +21,13 @@ def test_the_results_file_is_made_from_the_results() -> None:
     assert report([ROOT / "results"]) == content
 
 
+def test_rows_are_as_long_as_their_headings() -> None:
+    tables = re.findall(r"(?:^\|.*\n)+", (ROOT / "RESULTS.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(tables) >= 10
+    for table in tables:
+        assert len({len(re.split(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1, table
+
+
 def test_the_results_hold_no_weights() -> None:
     for path in (ROOT / "results").rglob("*"):
         assert path.is_dir() or path.stat().st_size < 1_000_000, path

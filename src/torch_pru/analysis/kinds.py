@@ -109,8 +109,9 @@ def _show_saliency(data: list[dict[str, Saliency]]) -> Figures:
     from torch_pru.analysis.figures import saliency as figure
 
     text = (
-        "The relevance of each context word for the prediction of the framed word: the squared norm of the "
-        "gradient, at the word's embedding, of the log-probability named above each sentence."
+        "How much the prediction of a word depends on each word before it. In the figures, the predicted "
+        "word has a frame, and darker words are more relevant. Relevance is the squared norm of the gradient "
+        "of the log-probability with respect to the word's embedding."
     )
     return text, [
         NamedFigure(f"saliency-{number}", figure.draw(one), figure.describe(one), figure.sentence(one))

@@ -39,10 +39,10 @@ def analyze(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
 ) -> None:
-    """Draw the paper's analyses of runs.
+    """Draw figures about trained models.
 
-    Writes figures (SVG and PNG), their numbers (JSON) and one HTML page. Analyses that cannot be made are
-    left out, and the page says why.
+    These are the analyses of the paper. Writes figures (SVG and PNG), their numbers (JSON) and one HTML page.
+    Analyses that cannot be made are left out, and the page says why.
 
     curves and sweep need no weights, so copies of run folders without weights are enough for them.
     """

@@ -54,6 +54,8 @@ class Command(TyperCommand):
                 continue
             if isinstance(value, str | int | float):
                 yield f"{parameter.name}={shown(value)}", f"{parameter.opts[0]} {value}"
+            for text in value if isinstance(value, list | tuple) else ():
+                yield f"{parameter.name}={shown(text)}", f"{parameter.opts[0]} {text}"
             for text in value if parameter.opts[0] == "--set" else ():
                 key, _, typed = map(str.strip, text.partition("="))
                 for one in (typed, parse_value(typed)):

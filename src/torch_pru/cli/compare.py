@@ -63,9 +63,9 @@ def compare(
 ) -> None:
     """Compare two groups of runs.
 
-    Prints the difference between the mean perplexities, with two intervals: one over seeds (Welch, 95%), and
-    one over seeds and blocks of tokens (bootstrap). Also says whether the interval over seeds
-    lies within --margin.
+    Prints the mean perplexity of RUN minus that of --against, with two intervals: one over seeds (Welch,
+    95%), and one over seeds and blocks of tokens (bootstrap). Also says whether the interval over seeds lies
+    within --margin.
 
     Reads the scores that `pru evaluate` has recorded; nothing is trained or scored.
     """
@@ -94,10 +94,12 @@ def show(found: RunComparison) -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("", "runs", "seeds", "parameters", "perplexity"):
         table.add_column(name, justify="left" if not name else "right")
-    for name, side in (("runs", found.runs), ("against", found.against)):
+    for name, side in (("RUN", found.runs), ("--against", found.against)):
         table.add_row(name, *side_cells(side))
     console.print(table)
-    lines = [f"difference: {found.difference:+.2f}"]
+    lines = [f"difference (RUN minus --against): {found.difference:+.2f}"]
+    if max(len(found.runs), len(found.against)) > 1:
+        lines.insert(0, "perplexity: mean over runs ± standard deviation")
     if found.interval is not None and found.degrees is not None:
         lines.append(
             f"95% interval over seeds (Welch, {found.degrees:.1f} degrees of freedom): {ends(found.interval)}"

@@ -86,14 +86,24 @@ class PlainConsole(Console):
         return super().render_str(visible(text, lines=True), **options)
 
 
-def say(console: Console, text: str) -> None:
+def say(console: Console, text: str, style: str | None = None) -> None:
     """Print a sentence: a terminal wraps it between words, a file gets one line.
 
     Example:
         >>> say(output(), "3 of 6 runs are finished already")
         3 of 6 runs are finished already
     """
-    console.print(text, soft_wrap=not console.is_terminal or console.is_dumb_terminal)
+    console.print(text, style=style, soft_wrap=not wraps(console))
+
+
+def wraps(console: Console) -> bool:
+    """Whether sentences are wrapped between words: on a terminal, not in a file or a pipe.
+
+    Example:
+        >>> wraps(output())
+        False
+    """
+    return console.is_terminal and not console.is_dumb_terminal
 
 
 def show_warning(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from torch_pru.cli.console import output, say
+from torch_pru.cli.console import output, say, wraps
 from torch_pru.cli.evaluate import keep
 from torch_pru.cli.progress import bar
 
@@ -53,8 +53,9 @@ def show_ending(run: RunFolder) -> None:
         )
     if (columns := run.config.training.valid_batch) > 1:
         notes.append(
-            f"These scores read the text from beginning to end. Validation during training cuts it into "
-            f"{columns} columns that are read in parallel, so its perplexity is slightly different."
+            f"For these scores, the model reads the text from beginning to end. Validation during training "
+            f"cuts it into {columns} columns that are read in parallel, so its perplexity is slightly "
+            f"different."
         )
     console.print(table_of(rows))
     for note in notes:
@@ -63,11 +64,24 @@ def show_ending(run: RunFolder) -> None:
     tokenizer = run.tokenizer
     console.print("\nSample:")
     for sentence in islice(sentences(islice(words, SAMPLE)), 3):
-        lines = textwrap.wrap(tokenizer.join(sentence), max(20, console.width - 2))
-        console.print("\n".join(f"  {line}" for line in lines), soft_wrap=True)
+        width = console.width if wraps(console) else None
+        console.print(indented(tokenizer.join(sentence), width), soft_wrap=True)
     console.print("\nWhat to do next:")
     for command, purpose in next_steps(run):
         console.print(f"  {command}\n      {purpose}", soft_wrap=True)
+
+
+def indented(text: str, width: int | None) -> str:
+    """A text two columns from the left, wrapped to a width or in one line.
+
+    Example:
+        >>> indented("and it came to pass in the days", 24)
+        '  and it came to pass in\\n  the days'
+        >>> indented("and it came to pass in the days", None)
+        '  and it came to pass in the days'
+    """
+    lines = [text] if width is None else textwrap.wrap(text, max(20, width - 2))
+    return "\n".join(f"  {line}" for line in lines)
 
 
 def own_scores(work: Evaluation) -> dict[str, float]:

@@ -68,6 +68,15 @@ def evaluate(
     every token but the first.
 
     Scores are recorded in the run's scores.json, which pru report reads.
+
+    Settings of --dynamic: after every segment of tokens, the weights take a step of size learning rate; decay
+    pulls them back to the trained ones; epsilon limits the steps where gradients are tiny. It first reads the
+    training text, to see how large gradients are.
+
+    Settings of --cache: theta says how much similar contexts count, mixture is the share of the cache in the
+    probabilities.
+
+    More: https://torch-pru.github.io/torch-pru/glossary/
     """
     from torch_pru.lm.evaluation import Evaluation
     from torch_pru.lm.evaluation.evaluation import PRECISIONS
@@ -93,6 +102,8 @@ def evaluate(
     )
     if text is None and batch == 1:
         keep(work, split, found)
+    elif text is None:
+        messages().print("not recorded: only scores with --batch 1 are recorded", soft_wrap=True)
 
 
 def check_options(

@@ -20,7 +20,8 @@ def generate(
     ] = 100,
     count: Annotated[int, typer.Option(min=1, help="Number of texts.")] = 1,
     until: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="End each text after the first TEXT, such as '.'")
+        str | None,
+        typer.Option(metavar="TEXT", help="Stop each text at the first occurrence of TEXT, for example '.'"),
     ] = None,
     temperature: Annotated[
         float,

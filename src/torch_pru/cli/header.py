@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from torch_pru.cli.training_view import duration
+from torch_pru.lm.visible import count
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,16 +140,6 @@ def share_in_words(share: float) -> str:
         ('about 60%', 'less than 1%')
     """
     return "less than 1%" if share < 0.01 else f"about {share:.0%}"
-
-
-def count(number: int, thing: str) -> str:
-    """A number of things.
-
-    Example:
-        >>> count(1, "layer"), count(1200, "epoch")
-        ('1 layer', '1,200 epochs')
-    """
-    return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
 def in_millions(number: int) -> str:

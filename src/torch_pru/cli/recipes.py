@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
-from torch_pru.cli.console import output
+from torch_pru.cli.console import output, say
 from torch_pru.cli.settings import SET_HELP, parse_settings
 from torch_pru.lm.corpora import CORPORA
 
@@ -17,11 +16,16 @@ if TYPE_CHECKING:
 
 TRANSFORMS = {"linear": "LT", "grouped": "GLT", "pyramidal": "PT"}
 
-NOTES = (
-    "paper valid, paper test: the paper's perplexities before finetuning",
-    "200-500 epochs: at least 200, at most 500 (early stopping)",
-    "K: levels, g: groups; LT, GLT, PT: linear, grouped and pyramidal transform of context/input",
-)
+NOTES = {
+    "paper": "paper valid, paper test: the paper's perplexities before finetuning",
+    "epochs": "200-500 epochs: at least 200, at most 500 (early stopping)",
+    "model": "K: levels, g: groups; LT, GLT, PT: linear, grouped and pyramidal transform of context/input",
+}
+"""What columns mean."""
+
+
+WIDTHS = {"model": 60, "epochs": 80}
+"""Columns that a narrower terminal goes without."""
 
 
 def recipes(
@@ -42,19 +46,23 @@ def recipes(
     console = output()
     table = Table(box=None, pad_edge=False)
     table.add_column("recipe", no_wrap=True, min_width=max(map(len, names)))
-    wide = console.width >= 80
-    if wide:  # the only column that may be truncated, so only its cells have no_wrap
-        table.add_column("model")
-    for heading in ("epochs", "paper\nvalid", "paper\ntest") if wide else ("paper\nvalid", "paper\ntest"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    left_out = [name for name, width in WIDTHS.items() if console.width < width]
+    if "model" not in left_out:
+        table.add_column("model", overflow="fold")
+    for heading in ("epochs", "paper\nvalid", "paper\ntest"):
+        if heading not in left_out:
+            table.add_column(heading, justify="right", no_wrap=True)
     for name in names:
         config = load_recipe(name)
-        model = Text(describe(config), no_wrap=True, overflow="ellipsis")
-        details = (model, range_of_epochs(config)) if wide else ()
-        table.add_row(name, *details, *paper_scores(name))
+        details = {"model": describe(config), "epochs": range_of_epochs(config)}
+        shown = [text for column, text in details.items() if column not in left_out]
+        table.add_row(name, *shown, *paper_scores(name))
     console.print(table)
-    for note in NOTES if wide else NOTES[:1]:
-        console.print(note, style="dim")
+    if left_out:
+        say(console, f"left out for lack of room: {', '.join(left_out)}", style="dim")
+    for column, note in NOTES.items():
+        if column not in left_out:
+            say(console, note, style="dim")
 
 
 def params(

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
+from torch_pru.cli.console import output, say, wraps
 from torch_pru.errors import PRUError
+
+if TYPE_CHECKING:
+    from torch_pru.lm.summary import Summary
+
+WIDTHS = {"parameters": 80, "epochs": 80, "minutes": 80, "ended": 60}
+"""Columns that a narrower terminal goes without."""
 
 
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN", help="Run folders, folders of runs, or compact records (.jsonl)."),
+        typer.Argument(
+            metavar="RUN", help="Run folders, folders of runs, or .jsonl files written by --keep."
+        ),
     ],
     keep: Annotated[
         Path | None,
@@ -29,8 +39,8 @@ def report(
 ) -> None:
     """Show runs in one table.
 
-    One line per run: the settings in which it differs from the others, its scores, and how it ended. Prints
-    Markdown. Scores are those that `pru evaluate` has recorded.
+    One line per run: the settings in which it differs from the others, its scores, and how it ended. Where
+    the output is piped, the table is Markdown. Scores are those that `pru evaluate` has recorded.
     """
     from torch_pru.lm.records import keep as keep_run
     from torch_pru.lm.report import report as write_report
@@ -40,8 +50,32 @@ def report(
     names = [run.resolve().name for run in runs]
     if keep is not None and (twice := sorted({name for name in names if names.count(name) > 1})):
         raise PRUError(f"--keep {keep}: several runs are named {', '.join(twice)}; keep them one at a time")
-    text = write_report(runs) if paper else summary(runs)
-    typer.echo(visible(text, lines=True), nl=False)
+    found = None if paper else summary(runs)
+    if found is not None and found.rows and wraps(output()):
+        show(found)
+    else:
+        text = write_report(runs) if found is None else found.markdown()
+        typer.echo(visible(text, lines=True), nl=False)
     if keep is not None:
         for run in runs:
             keep_run(run, keep)
+
+
+def show(found: Summary) -> None:
+    """Print the table on a terminal; one that is narrow goes without some columns, and says so."""
+    from torch_pru.lm.summary import LEFT
+
+    console = output()
+    left_out = [heading for heading in found.heading if console.width < WIDTHS.get(heading, 0)]
+    table = Table(box=None, pad_edge=False)
+    columns = [number for number, heading in enumerate(found.heading) if heading not in left_out]
+    for heading in (found.heading[number] for number in columns):
+        left = heading in LEFT
+        table.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
+    for row in found.rows:
+        table.add_row(*(row[number] for number in columns))
+    console.print(table)
+    if left_out:
+        say(console, f"left out for lack of room: {', '.join(left_out)}")
+    if found.note:
+        say(console, found.note)

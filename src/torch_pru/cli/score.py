@@ -1,4 +1,4 @@
-"""``pru score``: the log-probability of every word of a text."""
+"""``pru score``: the log-probability of every token of a text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def score(
         typer.Option(
             "--bos/--no-bos",
             help="Score the first token, too, as if an <eos> stood before it: there is no token for the "
-            "beginning of a text. With --no-bos it has no score, as in pru evaluate.",
+            "beginning of a text. With --no-bos it has no score and is not counted, as in pru evaluate.",
         ),
     ] = True,
     adapt: Annotated[
@@ -47,44 +47,60 @@ def score(
 ) -> None:
     """Print log-probabilities of tokens.
 
-    The text is split into tokens as the run's corpus is, with <eos> after every line. The columns are the
-    token, its log-probability (natural logarithm), its surprisal in bits, and 1 if it is outside the run's
-    vocabulary, else 0. The totals are printed to standard error.
+    The text is split into tokens as the run's corpus is; punctuation marks and the <eos> after every line are
+    tokens, too. The columns are the token (with --per word, the word), its log-probability (natural
+    logarithm), its surprisal in bits, and 1 if it is outside the run's vocabulary, else 0. A token outside
+    the vocabulary is read as <unk>, and its score is that of <unk>. The totals are printed to standard error.
 
     A text of any length is read in constant memory.
     """
     from torch_pru.lm.evaluation.static import format_perplexity, perplexity
     from torch_pru.lm.scoring import Scorer, by_word
+    from torch_pru.lm.visible import count
 
     check_choice("--format", output_format, FORMATS)
     check_choice("--per", per, ("token", "word"))
     line_of = FORMATS[output_format]
     scorer = Scorer.open(run, device=device, adapt=adapt, cache=cache, progress_bar=bar)
-    total, count, unknown = 0.0, 0, 0
+    total, scored, unknown = 0.0, 0, 0
 
     def parts() -> Iterator[ScoredWords]:
-        nonlocal total, count, unknown
+        nonlocal total, scored, unknown
         for part in scorer.read_file(STDIN if str(file) == "-" else file, bos=bos):
             yield part
-            total, count, unknown = total + part.total, count + part.count, unknown + sum(part.unknown)
+            total, scored, unknown = total + part.total, scored + part.count, unknown + sum(part.unknown)
 
     scores: Iterator[WordScore] = chain.from_iterable(parts())
     if per == "word" and not scorer.tokenizer.whole_words:
         scores = by_word(scores, scorer.tokenizer)
-    heading = "word\tlog_probability\tsurprisal\tunknown\n" if output_format == "tsv" else ""
+    heading = f"{per}\tlog_probability\tsurprisal\tunknown\n" if output_format == "tsv" else ""
     for one in scores:
-        sys.stdout.write(heading + line_of(one))
-        heading = ""  # printed with the first word, when the file could be opened
-    if count == 0:
-        raise PRUError(f"{file} has no word to score; it needs at least {1 if bos else 2}")
-    mean = format_perplexity(perplexity(-total / count))
-    unit = "words" if scorer.tokenizer.whole_words else "tokens"
-    summary = f"{count:,} {unit}, log-probability {total:.6f}, perplexity {mean}, unknown {unknown:,}"
+        sys.stdout.write(heading + line_of(one, per))
+        heading = ""  # printed with the first line, when the file could be opened
+    if scored == 0:
+        raise PRUError(nothing_to_score(file, bos=bos))
+    mean = format_perplexity(perplexity(-total / scored))
+    summary = f"{count(scored, 'token')}, log-probability {total:.6f}, perplexity {mean}, unknown {unknown:,}"
     messages().print(summary, soft_wrap=True)
 
 
-def tsv_line(score: WordScore) -> str:
-    """The columns of a word; a missing score is empty.
+def nothing_to_score(file: Path, *, bos: bool) -> str:
+    """The message about a text without a token to score.
+
+    Example:
+        >>> nothing_to_score(Path("-"), bos=True)
+        'standard input has no tokens to score'
+        >>> nothing_to_score(Path("a.txt"), bos=False)
+        'a.txt has no tokens to score; with --no-bos, a text needs at least 2 tokens'
+    """
+    name = "standard input" if str(file) == "-" else str(file)
+    return f"{name} has no tokens to score" + (
+        "" if bos else "; with --no-bos, a text needs at least 2 tokens"
+    )
+
+
+def tsv_line(score: WordScore, per: str = "token") -> str:
+    """The columns of a token or word; a missing score is empty.
 
     Example:
         >>> from torch_pru.lm.scoring import WordScore
@@ -96,17 +112,17 @@ def tsv_line(score: WordScore) -> str:
     return f"{score.word}\t{score.log_probability:.9g}\t{score.surprisal:.9g}\t{score.unknown:d}\n"
 
 
-def json_line(score: WordScore) -> str:
-    """The same as a JSON object; a missing score is null.
+def json_line(score: WordScore, per: str = "token") -> str:
+    """The same as a JSON object, with the token or word under the name ``per``; a missing score is null.
 
     Example:
         >>> from torch_pru.lm.scoring import WordScore
         >>> json_line(WordScore("god", -1.5, unknown=False))
-        '{"word": "god", "log_probability": -1.5, "surprisal": 2.16404256, "unknown": false}\\n'
+        '{"token": "god", "log_probability": -1.5, "surprisal": 2.16404256, "unknown": false}\\n'
     """
     missing = math.isnan(score.log_probability)
     values = {
-        "word": score.word,
+        per: score.word,
         "log_probability": None if missing else float(f"{score.log_probability:.9g}"),
         "surprisal": None if missing else float(f"{score.surprisal:.9g}"),
         "unknown": score.unknown,
@@ -114,4 +130,4 @@ def json_line(score: WordScore) -> str:
     return json.dumps(values, ensure_ascii=False) + "\n"
 
 
-FORMATS: dict[str, Callable[[WordScore], str]] = {"tsv": tsv_line, "jsonl": json_line}
+FORMATS: dict[str, Callable[[WordScore, str], str]] = {"tsv": tsv_line, "jsonl": json_line}

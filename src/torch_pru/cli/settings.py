@@ -11,13 +11,16 @@ from torch_pru.cli.console import output
 from torch_pru.errors import PRUError
 
 SET_HELP = "Change a setting (see pru settings); may be repeated."
+OWN_SET_HELP = "Change a setting; may be repeated."
 
 
 def settings(
     recipe: Annotated[
         str, typer.Argument(metavar="RECIPE", help="A recipe's name, or a TOML file.")
     ] = "quickstart",
-    changes: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=OWN_SET_HELP)
+    ] = None,
 ) -> None:
     """List the settings of a recipe.
 

@@ -226,9 +226,9 @@ def rows_of(runs: Mapping[Path, Config]) -> list[SweepRow]:
 
 def check_there(runs: Mapping[Path, Config]) -> None:
     """Refuse runs that have other settings, or that another process is training; say what there is to do."""
-    from torch_pru.cli.header import count
     from torch_pru.lm.files import locked
     from torch_pru.lm.run import RunFolder
+    from torch_pru.lm.visible import count
 
     for path, config in runs.items():
         refuse_link(path)

@@ -18,6 +18,7 @@ from torch_pru.errors import PRUError, check_choice
 from torch_pru.lm.data.corpus import Corpus, load_corpus
 from torch_pru.lm.data.text import EOS
 from torch_pru.lm.evaluation.scores import load_log_probabilities, load_scores
+from torch_pru.lm.records import settings_without_runtime
 from torch_pru.lm.run import RunFolder, pru_command
 from torch_pru.lm.statistics import Blocks, Interval, blocks_of, crossed_bootstrap, welch
 
@@ -90,7 +91,7 @@ class RunComparison:
         loss_difference: of the mean losses, in nats; None without log-probabilities.
         by_frequency: parts by how often a word occurs in the training text.
         by_position: parts by the position of a word in its sentence.
-        notes: what could not be computed, and why.
+        notes: which runs should not be averaged, and what could not be computed, and why.
     """
 
     split: str
@@ -111,14 +112,14 @@ class RunComparison:
     def verdict(self) -> str:
         """What the interval over seeds says."""
         if self.interval is None:
-            return "undecided: an interval over seeds needs two or more runs on each side"
+            return "undecided (an interval over seeds needs two or more runs on each side)"
         side = "lower" if self.difference < 0 else "higher"
         if self.interval.within(self.margin):
             more = f", though {side}" if self.interval.excludes_zero else ""
             return f"equivalent within ±{self.margin:g}{more}"
         if self.interval.excludes_zero:
-            return f"{side}: the interval excludes 0"
-        return f"undecided: the interval includes 0 and is not within ±{self.margin:g}"
+            return f"{side} (the interval excludes 0)"
+        return f"undecided (the interval includes 0 and is not within ±{self.margin:g})"
 
 
 def compare_runs(
@@ -150,12 +151,14 @@ def compare_runs(
         sides = [[replace(one, perplexity=one.word_perplexity) for one in side] for side in sides]
     first, second = ([one.perplexity for one in side] for side in sides)
     difference = statistics.mean(first) - statistics.mean(second)
-    found = RunComparison(split, method, margin, sides[0], sides[1], difference)
+    notes = [note for side in folders for note in mixture_notes(side)]
+    found = RunComparison(split, method, margin, sides[0], sides[1], difference, notes=notes)
     if len(first) > 1 and len(second) > 1:
         over_seeds = welch(first, second)
         found = replace(found, degrees=over_seeds.degrees, interval=over_seeds.interval)
     if per_word:
-        return replace(found, notes=["the tokens differ, so the perplexities are per word, without parts"])
+        per_word_note = "the tokens differ, so the perplexities are per word, without parts"
+        return replace(found, notes=[*notes, per_word_note])
     return with_tokens(found, *folders)
 
 
@@ -163,7 +166,7 @@ def with_tokens(
     found: RunComparison, runs: Sequence[RunFolder], against: Sequence[RunFolder]
 ) -> RunComparison:
     """Add what the log-probabilities of tokens show, or a note that there are none."""
-    notes: list[str] = []
+    notes = list(found.notes)
     first, second = (token_losses(side, found.split, found.method, notes) for side in (runs, against))
     if first is None or second is None:
         return replace(found, notes=notes)
@@ -190,6 +193,21 @@ def refuse_mixtures(folders: Sequence[Sequence[RunFolder]]) -> None:
     corpora = sorted({run.config.data.corpus for run in everything})
     if len(corpora) > 1:
         raise PRUError(f"the runs were trained on different texts: {', '.join(corpora)}")
+
+
+def mixture_notes(side: Sequence[RunFolder]) -> list[str]:
+    """What speaks against averaging the runs of one side: different settings, or a seed used twice."""
+    names = ", ".join(run.path.name for run in side)
+    settings = [settings_without_runtime(run.config) | {"stage": run.stage} for run in side]
+    notes = []
+    if differing := [key for key, value in settings[0].items() if any(one[key] != value for one in settings)]:
+        notes.append(f"{names} were trained with different settings ({', '.join(differing)})")
+    by_seed: dict[int, list[str]] = {}
+    for run in side:
+        by_seed.setdefault(run.config.training.seed, []).append(run.path.name)
+    return notes + [
+        f"{', '.join(same)} have the same seed ({seed})" for seed, same in by_seed.items() if len(same) > 1
+    ]
 
 
 def scored_run(run: RunFolder, split: str, method: str) -> ScoredRun:

@@ -41,8 +41,9 @@ class DataConfig:
     )
     tokenizer: str = setting(
         "auto",
-        "how prompts and --text files are split into tokens: words, cased-words, characters, spaces, or "
-        "auto: as the corpus was; bpe:N and a tokenizers file (*.json) split the corpus itself into subwords",
+        "how prompts and --text files are split into tokens: auto (as the corpus was), words, cased-words, "
+        "characters or spaces. bpe:N (N subwords) or a *.json file of Hugging Face tokenizers splits the "
+        "corpus, too",
     )
 
     def __post_init__(self) -> None:
@@ -90,7 +91,7 @@ class ModelConfig:
     hidden: tuple[int, ...] = setting(
         (1150, 1150, 400),
         "size of each layer's output, first layer first; the last is E, because the decoder is tied "
-        "(free with a mixture of softmaxes)",
+        "(any size with a mixture of softmaxes)",
     )
     levels: int = setting(2, "K, levels of the PRU's pyramidal input transform")
     groups: int = setting(1, "g, groups of the PRU's context transform")
@@ -109,7 +110,10 @@ class ModelConfig:
     context_transform: str = setting(
         "grouped", "transform of the PRU's context: linear, grouped or pyramidal"
     )
-    init: str = setting("authors", "initial weights of the PRU: authors, orthogonal or lstm")
+    init: str = setting(
+        "authors",
+        "initial weights of the PRU: authors (as in the authors' code), orthogonal or lstm (as in nn.LSTM)",
+    )
     experts: int = setting(1, "softmaxes in the mixture; 1 is the plain softmax")
 
     @property
@@ -219,11 +223,11 @@ class TrainingConfig:
     clip: float = setting(0.25, "gradients are clipped to this norm")
     trigger_window: int = setting(
         5,
-        "recent epochs that the trigger ignores: averaging starts when the validation loss is above the "
-        "lowest loss before these epochs; in finetuning, the round ends then; also the patience of "
-        "early_stop_from",
+        "averaging of the weights starts after an epoch whose validation loss is higher than that of some "
+        "epoch more than this many epochs before it; in finetuning, the round ends then; early_stop_from "
+        "uses it, too",
     )
-    valid_batch: int = setting(10, "columns of the validation after each epoch")
+    valid_batch: int = setting(10, "batch size (columns of text) in validation after each epoch")
     seed: int = setting(1, "seed of the initial weights, the window lengths and the dropout masks")
     precision: str = setting(
         "auto",

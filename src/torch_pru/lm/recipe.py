@@ -34,6 +34,8 @@ MOST_DOTS = 200
 FINETUNING = "finetuning"
 """The section with what the second stage changes: settings of other sections."""
 
+FINETUNING_HELP = "settings of [regularization] and [training] that pru finetune changes"
+
 
 def list_recipes() -> list[str]:
     """The names of the recipes in the package. Files that begin with ``_`` are only built upon."""
@@ -209,7 +211,7 @@ def settings_text(config: Config, *, explained: bool = False) -> str:
             lines.append(f"{item.name} = {toml_text(settings[item.name])}")
         blocks.append("\n".join(lines) + "\n")
     lines = [f"[{FINETUNING}]"]
-    lines += ["# settings of regularization and training that pru finetune changes"] if explained else []
+    lines += [f"# {FINETUNING_HELP}{'' if config.finetuning else '; none'}"] if explained else []
     lines += [f"{key} = {toml_text(value)}" for key, value in config.finetuning.items()]
     blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)

@@ -30,6 +30,7 @@ from torch_pru.lm.evaluation.scores import (
 from torch_pru.lm.evaluation.tune import TOKENS
 from torch_pru.lm.files import TEXT_LIMIT, Folder, MissingFileError, read_limited
 from torch_pru.lm.metrics import best_epoch, stop_reason
+from torch_pru.lm.model import parameter_counts, skeleton
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.seal import parse_object, unseal
 
@@ -47,7 +48,7 @@ SWITCHES = ("averaged", "round", "decision")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What is kept of a run: everything but its weights and its vocabulary.
+    """What is kept of a run: everything but its weights and the words of its vocabulary.
 
     Attributes:
         path: its folder, or the compact file that has it with its name.
@@ -59,6 +60,7 @@ class RunRecord:
         epochs: the lines of ``metrics.jsonl`` that end an epoch.
         text_digest: of the text it was trained on; empty in old records.
         stop_reason: why training stopped, see `torch_pru.lm.metrics.stop_reason`.
+        word_count: size of the vocabulary, for runs without scores; None where it is not known.
     """
 
     path: Path
@@ -70,6 +72,12 @@ class RunRecord:
     epochs: Sequence[Mapping[str, Any]] = field(repr=False)
     text_digest: str = ""
     stop_reason: str = ""
+    word_count: int | None = None
+
+    @property
+    def place(self) -> str:
+        """Where the run is recorded."""
+        return str(self.path) if self.path.suffix != ".jsonl" else f"{self.path} ({self.name})"
 
     @property
     def seed(self) -> int:
@@ -120,8 +128,13 @@ class RunRecord:
         return self.scores is not None and bool(self.scores.results.get(method))
 
     def parameters(self, part: str) -> int | None:
-        """Number of parameters of ``"recurrent"``, ..., or ``"total"``; None before the first score."""
-        return None if self.scores is None else self.scores.parameters.get(part)
+        """Number of parameters of ``"recurrent"``, ..., or ``"total"``; None if it is not known."""
+        if self.scores is not None and part in self.scores.parameters:
+            return self.scores.parameters[part]
+        if self.word_count is None:
+            return None
+        model = skeleton(self.config.model, self.config.regularization, self.word_count)
+        return int(getattr(parameter_counts(model), part))
 
     def settings(self, method: str) -> dict[str, Any]:
         """The settings of a method, for the test text if it was scored, else for validation."""
@@ -150,16 +163,19 @@ def read_folder(folder: str | Path) -> RunRecord:
     """The record of a run folder, with or without its weights."""
     run = RunFolder.open(folder)
     epochs, last = run.read_log()
+    scores = load_scores(run.path)
+    has_words = run.files.has("vocabulary.txt")
     return RunRecord(
         path=Path(folder),
         name=run.path.name,
         stage=run.stage,
         config=run.config,
         environment=read_object(run.files, "environment.json"),
-        scores=load_scores(run.path),
+        scores=scores,
         epochs=epochs,
         text_digest=run.text_digest,
         stop_reason=stop_reason([last]),
+        word_count=run.word_count() if scores is None and has_words else None,
     )
 
 

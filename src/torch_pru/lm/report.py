@@ -96,13 +96,8 @@ def refuse_duplicates(results: Sequence[RunRecord]) -> None:
         marks += [(one.weights, round(one.minutes, 4))] if one.weights else []
         for mark in marks:
             if mark in known:
-                raise PRUError(f"{place(known[mark])} and {place(one)} are the same run; give one of them")
+                raise PRUError(f"{known[mark].place} and {one.place} are the same run; give one of them")
             known[mark] = one
-
-
-def place(one: RunRecord) -> str:
-    """Where a run is recorded."""
-    return str(one.path) if one.path.suffix != ".jsonl" else f"{one.path} ({one.name})"
 
 
 def main_table(data_set: str, results: Sequence[RunRecord]) -> str:
@@ -208,6 +203,7 @@ def ablation_table(what: str, rows: Sequence[Ablation], results: Sequence[RunRec
         "recurrent parameters, M",
         *("PTB: paper", "here", "seeds"),
         *("WT-2: paper", "here", "seeds"),
+        "made by",
     ]
     body = []
     for row in rows:

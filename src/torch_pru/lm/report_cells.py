@@ -28,7 +28,7 @@ def nearest_recipe(config: Config, stage: str = "train") -> tuple[str, dict[str,
     """The recipe that a run comes from, and the settings in which the run differs from it.
 
     That is a recipe with equal settings, else the one with the run's name, else the one with the fewest
-    differences.
+    differences. A run on a text that no recipe has comes from none of them, unless it has the name of one.
 
     Example:
         >>> nearest_recipe(load_recipe("ptb-pru-g4", {"epochs": "3"}))
@@ -39,6 +39,8 @@ def nearest_recipe(config: Config, stage: str = "train") -> tuple[str, dict[str,
     for name in list_recipes():
         settings = setup_settings(Setup(name, (), stage == "finetune"))
         changes[name] = {key: value for key, value in own.items() if settings[key] != value}
+    if config.name not in changes and all("corpus" in differing for differing in changes.values()):
+        return "–", {}
     best = min(changes, key=lambda name: (bool(changes[name]), name != config.name, len(changes[name]), name))
     return best, changes[best]
 

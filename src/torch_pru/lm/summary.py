@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +25,65 @@ HEADINGS = (
 )
 
 
-def summary(paths: Iterable[str | Path]) -> str:
-    """Runs as a Markdown table, one per line.
+LEFT = ("run", "differs in", "ended")
+"""The columns that are aligned to the left."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Runs in a table, one per line.
+
+    Attributes:
+        heading: a title for each column.
+        rows: a cell for each column.
+        note: which runs have no score, or an empty string.
+    """
+
+    heading: list[str]
+    rows: list[list[str]]
+    note: str
+
+    def markdown(self) -> str:
+        """The table and the note in Markdown."""
+        if not self.rows:
+            return "No runs.\n"
+        note = f"\n{visible(self.note)}\n" if self.note else ""
+        return table(self.heading, self.rows, left=LEFT) + "\n" + note
+
+
+def summary(paths: Iterable[str | Path]) -> Summary:
+    """The table of some runs.
 
     Perplexities are those that ``pru evaluate`` has recorded; columns that no run fills are left out.
 
     Args:
         paths: run folders, compact files, or folders of these; see `read_results`.
     """
-    results = sorted(read_results(paths), key=lambda one: (one.config.name, one.name))
-    if not results:
-        return "No runs.\n"
-    differing = differing_settings(results)
+    results = sorted(read_results(paths), key=lambda one: (one.config.name, one.name, str(one.path)))
+    differing = differing_settings(results) if results else []
     tokens_differ = len({result.config.data.tokenizer for result in results}) > 1
-    rows = [cells(result, differing, per_word=tokens_differ) for result in results]
+    names = names_of(results)
+    rows = [
+        [name, *cells(result, differing, per_word=tokens_differ)]
+        for name, result in zip(names, results, strict=True)
+    ]
     used = [number for number in range(len(HEADINGS)) if any(row[number] for row in rows)]
-    shown = [[line[number] for number in used] for line in (HEADINGS, *rows)]
-    text = table(shown[0], shown[1:], left=("run", "differs in", "ended")) + "\n"
-    unscored = [result.name for result in results if result.perplexity("static", "valid") is None]
-    if unscored:
-        names = visible(", ".join(unscored))
-        text += f"\nNo validation score yet: {names}. Score a run with `pru evaluate RUN`.\n"
-    return text
+    heading, *shown = [[line[number] for number in used] for line in (HEADINGS, *rows)]
+    unscored = [
+        name
+        for name, result in zip(names, results, strict=True)
+        if result.perplexity("static", "valid") is None
+    ]
+    note = f"No validation score yet: {', '.join(unscored)}. Score a run with `pru evaluate RUN`."
+    return Summary(heading, shown, note if unscored else "")
+
+
+def names_of(results: Sequence[RunRecord]) -> list[str]:
+    """The names of runs; where several have the same, with the place of each."""
+    names = [result.name for result in results]
+    return [
+        name if names.count(name) == 1 else result.place for name, result in zip(names, results, strict=True)
+    ]
 
 
 def differing_settings(results: Sequence[RunRecord]) -> list[str]:
@@ -65,14 +103,13 @@ def trained_settings(result: RunRecord) -> dict[str, Any]:
 
 
 def cells(result: RunRecord, differing: Sequence[str], *, per_word: bool = False) -> list[str]:
-    """A run as texts, in the order of `HEADINGS`."""
+    """A run as texts, in the order of `HEADINGS` without the first."""
     settings = trained_settings(result)
     values = [f"{key}={as_text(settings[key])}" for key in differing if key in settings]
     total = result.parameters("total")
     scores = [result.perplexity("static", split) for split in ("valid", "test")]
     scores.append(result.perplexity("static", "test", per="word") if per_word else None)
     return [
-        result.name,
         ", ".join([*values, *(["finetuned"] if result.finetuned else [])]),
         "" if total is None else f"{total:,}",
         *("" if score is None else format_perplexity(score) for score in scores),

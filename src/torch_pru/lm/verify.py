@@ -30,6 +30,7 @@ from torch_pru.lm.recipe import read_config
 from torch_pru.lm.run import CHECKED, About, RunFolder, read_checked, sha256
 from torch_pru.lm.schema import byte_limit
 from torch_pru.lm.seal import SEAL, parse_object, seal, unseal
+from torch_pru.lm.visible import count
 
 
 class LostLinesError(PRUError):
@@ -153,7 +154,7 @@ def look_at_metrics(files: Folder) -> str:
         )
     reason = stop_reason([last])
     ended = f"{reason}: still running, or killed" if reason == UNFINISHED else f"ended: {reason}"
-    return f"{lines:,} lines, {epochs:,} epochs, {ended}"
+    return f"{count(lines, 'line')}, {count(epochs, 'epoch')}, {ended}"
 
 
 def look_at_scores(files: Folder) -> str:

@@ -34,6 +34,16 @@ def visible(text: str, *, lines: bool = False) -> str:
     )
 
 
+def count(number: int, thing: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> count(1, "layer"), count(1200, "epoch")
+        ('1 layer', '1,200 epochs')
+    """
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+
+
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] | None = None) -> str:
     """A Markdown table; a bar inside a cell is escaped.
 

@@ -77,13 +77,14 @@ def sentence(data: Mapping[str, Coverage]) -> str:
     """What the figures show.
 
     Example:
-        >>> sentence({"PRU": Coverage([[1.0, 0.0]], 1.0, 0.5, [0.1, 1.0], [0.5, 0.0])}).partition(" with")[0]
-        "With the model's most likely words as labels, the loss reaches 50.0% of the input's entries in PRU"
+        >>> found = Coverage([[1.0, 0.0]], 1.0, 0.5, [0.1, 1.0], [0.5, 0.0])
+        >>> sentence({"PRU": found}).partition(" An entry")[0]
+        'Share of the entries of the input word vectors that matter for the predictions: 50.0% in PRU.'
     """
-    shares = listed(f"{found.share:.1%} of the input's entries in {name}" for name, found in data.items())
+    shares = listed(f"{found.share:.1%} in {name}" for name, found in data.items())
     return (
-        f"With the model's most likely words as labels, the loss reaches {shares} with more than a tenth of "
-        f"the model's largest gradient."
+        f"Share of the entries of the input word vectors that matter for the predictions: {shares}. An entry "
+        f"matters here if its gradient is larger than a tenth of the largest one."
     )
 
 

@@ -110,18 +110,17 @@ def sentence(data: Mapping[str, SweepPoint]) -> str:
 
     Example:
         >>> point = SweepPoint("ptb", "600", "pru", 2, 4, "", 1_400_000, 2_880_000, 80.0, True)
-        >>> sentence({"a": point}).partition(", with ")[0]
-        'On ptb a has the lowest validation perplexity, 80.00'
+        >>> sentence({"a": point})
+        'On ptb, a has validation perplexity 80.00, with 51% fewer recurrent parameters than an LSTM.'
     """
     parts = []
     for corpus, called in corpus_names(point.corpus for point in data.values()).items():
         here = {name: point for name, point in data.items() if point.corpus == corpus}
         name = min(here, key=lambda name: here[name].perplexity)
-        saving = here[name].saving
-        parts.append(
-            f"on {called} {name} has the lowest validation perplexity, {here[name].perplexity:.2f}, "
-            f"with {saving:.0%} of the recurrent parameters of an LSTM saved"
-        )
+        best = here[name]
+        lowest = f"the lowest validation perplexity, {best.perplexity:.2f}"
+        reached = lowest if len(here) > 1 else f"validation perplexity {best.perplexity:.2f}"
+        parts.append(f"on {called}, {name} has {reached}, with {beside_lstm(best.saving)}")
     text = listed(parts)
     guessed = [name for name, point in data.items() if not point.scored]
     note = (
@@ -130,6 +129,18 @@ def sentence(data: Mapping[str, SweepPoint]) -> str:
         else ""
     )
     return f"{text[0].upper()}{text[1:]}.{note}"
+
+
+def beside_lstm(saving: float) -> str:
+    """The recurrent parameters beside those of an LSTM of the same size.
+
+    Example:
+        >>> beside_lstm(0.43), beside_lstm(0.0)
+        ('43% fewer recurrent parameters than an LSTM', 'as many recurrent parameters as an LSTM')
+    """
+    if not round(saving, 2):
+        return "as many recurrent parameters as an LSTM"
+    return f"{abs(saving):.0%} {'fewer' if saving > 0 else 'more'} recurrent parameters than an LSTM"
 
 
 def describe(data: Mapping[str, SweepPoint]) -> str:

@@ -91,7 +91,7 @@ class Evaluation:
         """The gradient statistics of the training text, for dynamic evaluation."""
         train = self.corpus.train
         batch = min(100, len(train) // 2)  # 100 as published, fewer for a very short text
-        with self._working("gradient statistics") as progress:
+        with self._working("training text for dynamic evaluation") as progress:
             return gradient_statistics(self.model, train, batch=batch, progress=progress)
 
     def tune(self, method: str, tokens: int = TOKENS) -> Tuning[Any]:
