@@ -90,7 +90,7 @@ def test_every_command_is_documented() -> None:
         (["recipes", "pbt"], "no recipe starts with 'pbt'"),
         (["params", "nothing"], "there is no recipe 'nothing'"),
         (["data", "ptbb"], "did you mean 'ptb'?"),
-        (["data", "ptb", "--from", "nowhere"], "nowhere has no train text"),
+        (["data", "ptb", "--from", "nowhere"], "nowhere has no training text"),
         (["report", "nowhere"], "there is no run in nowhere"),
     ],
 )
