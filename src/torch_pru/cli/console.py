@@ -86,14 +86,21 @@ class PlainConsole(Console):
         return super().render_str(visible(text, lines=True), **options)
 
 
-def say(console: Console, text: str) -> None:
+def say(console: Console, text: str, indent: int = 0) -> None:
     """Print a sentence: a terminal wraps it between words, a file gets one line.
+
+    Args:
+        indent: of the lines after the first one.
 
     Example:
         >>> say(output(), "3 of 6 runs are finished already")
         3 of 6 runs are finished already
     """
-    console.print(text, soft_wrap=not console.is_terminal or console.is_dumb_terminal)
+    if console.is_terminal and not console.is_dumb_terminal:
+        lines = console.render_str(text).wrap(console, console.width - indent)
+        console.print(Text("\n" + " " * indent).join(lines), soft_wrap=True)
+    else:
+        console.print(text, soft_wrap=True)
 
 
 def show_warning(

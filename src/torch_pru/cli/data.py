@@ -34,8 +34,8 @@ def data(
         typer.Option(
             "--from",
             metavar="PATH",
-            help="Your text: a file or a folder; may be repeated. For a published corpus: the folder with its "
-            "files.",
+            help="Your text: a file or a folder; may be repeated. For a published corpus: the folder "
+            "with its files.",
         ),
     ] = None,
     tokenizer: Annotated[str, typer.Option("--tokens", metavar="KIND", help=TOKENS_HELP)] = "auto",
