@@ -172,8 +172,14 @@ def check_same_grid(grid: Grid, folder: Path) -> None:
         dataclasses.replace(one, fixed={key: one.fixed[key] for key in one.fixed if key not in RUNTIME})
         for one in (read_grid(str(folder / GRID)), grid)
     )
-    more = {"seeds": max(new.seeds, kept.seeds), "samples": max(new.samples, kept.samples)}
-    if new != dataclasses.replace(kept, **more, resources=new.resources, early_stopping=new.early_stopping):
+    extended = dataclasses.replace(
+        kept,
+        seeds=max(new.seeds, kept.seeds),
+        samples=max(new.samples, kept.samples),
+        early_stopping=new.early_stopping,
+        resources=new.resources,
+    )
+    if new != extended:
         raise PRUError(
             f"{folder} has a sweep of another grid or text; choose another --name, or continue that sweep "
             f"with: {pru_command('sweep', '--resume', folder)}"
