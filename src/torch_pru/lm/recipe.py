@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -116,13 +117,11 @@ def find_recipe(name: str, *, beside: Path) -> Path:
         return path
     path = FOLDER / f"{name}.toml"
     if not path.is_file():
-        from torch_pru.lm.run import pru_command
-
         hint = did_you_mean(name, list_recipes()) or "; pru recipes lists all"
         if (beside / name / "run.json").is_file():
             hint = (
-                f"; {name} is a run: {pru_command('resume', name)} continues it, and "
-                f"{pru_command('train', Path(name) / 'config.toml')} starts a new one with its settings"
+                f"; {name} is a run: pru resume {shlex.quote(name)} continues it, and "
+                f"pru train {shlex.quote(name + '/config.toml')} starts a new one with its settings"
             )
         elif (beside / name).exists():
             hint = "; a recipe file ends in .toml; for text of your own use --text"
