@@ -250,7 +250,10 @@ def _shortened(numbers: list[int]) -> str:
 
 @contextmanager
 def renaming_arguments(**names: str) -> Iterator[None]:
-    """In the message of an error raised inside, rename arguments: ``their_name="our_name"``."""
+    """In the message of an error raised inside, rename arguments: ``their_name="our_name"``.
+
+    A name may be a regular expression.
+    """
     try:
         yield
     except PRUError as error:

@@ -33,5 +33,15 @@ def test_the_same_command_starts_and_resumes(tmp_path: Path) -> None:
     assert RunFolder.open(run).config.training.epochs == 1
     said = refusal("train", recipe, "--into", run, "--epochs", 2)
     assert "was trained with epochs=1, not 2; choose another folder for --into" in said
-    assert "--into is for one run" in refusal("train", recipe, "--into", run, "--seeds", 2)
-    assert "--into is for one run" in refusal("train", recipe, "--into", run, "--name", "a")
+
+
+def test_what_cannot_be_used_with_into(tmp_path: Path) -> None:
+    recipe, into = write_recipe(tmp_path), ("--into", tmp_path / "run")
+    for others, named in [
+        (("--seeds", 2), "--seeds"),
+        (("--name", "a"), "--name"),
+        (("--name", "a", "--seeds", 2), "--name and --seeds"),
+        (("quickstart",), "2 recipes"),
+    ]:
+        said = refusal("train", recipe, *into, *others)
+        assert said == f"pru: error: --into trains one run of one recipe; it cannot be used with {named}\n"

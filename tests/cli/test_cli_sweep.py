@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from command import invoke, pru, refusal, write_recipe
 from torch_pru.cli.sweep import split_values
 from torch_pru.lm.grid import Grid, read_grid
 from torch_pru.lm.run import RunFolder
+from torch_pru.lm.sweep import SweepRow, cells_of
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +30,7 @@ def test_a_grid_is_trained_scored_and_shown(recipe: Path, tmp_path: Path) -> Non
     command = ("sweep", recipe, "--unit", "pru,lstm", "--groups", "1,2", "--seeds", 2, "--out", out)
     status, shown, errors = invoke(*command, COLUMNS="100")
     assert status == 0, errors
+    assert "Ctrl-C" not in errors
     folder = out / "tiny-sweep"
     assert f"3 combinations, 6 runs in {folder}: pru-g1, pru-g2, lstm" in errors
     names = sorted(path.name for path in folder.iterdir() if path.is_dir())
@@ -49,7 +52,23 @@ def test_a_grid_is_trained_scored_and_shown(recipe: Path, tmp_path: Path) -> Non
     assert "6 of 6 runs are finished already" in errors
     assert again == shown
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")} == before
-    assert "choose another --name" in refusal(*command, "--epochs", 2)
+    assert "continuing with the settings in " in errors
+    grid = (folder / "grid.toml").read_text()
+    for other in (("--epochs", 2), ("--groups", "1,4"), ("--seeds", 1), ("--set", "batch=4")):
+        said = refusal(*command, *other)
+        assert said.count("\n") == 1
+        assert f"{folder} has a sweep of another grid or text; choose another --name, or " in said
+        assert f"pru sweep --resume {folder}" in said
+    assert (folder / "grid.toml").read_text() == grid
+
+
+def test_more_seeds_are_added(recipe: Path, tmp_path: Path) -> None:
+    command = ("sweep", recipe, "--groups", "1,2", "--out", tmp_path / "runs", "--device")
+    pru(*command, "cpu")
+    status, shown, errors = invoke(*command, "auto", "--seeds", 2)
+    assert status == 0, errors
+    assert "2 of 4 runs are finished already" in errors
+    assert shown.count(" ± ") == 4
 
 
 def test_a_sweep_of_one_run_says_so(recipe: Path, tmp_path: Path) -> None:
@@ -100,6 +119,12 @@ def test_an_lstm_is_one_cell() -> None:
     assert len(grid.cells()) == 7
 
 
+def test_short_runs_in_the_table() -> None:
+    row = SweepRow("g1", 1000, [9.0], [10.0], None, 0.0123)
+    assert cells_of(row)[-2:] == ["–", "0.012"]
+    assert cells_of(replace(row, tokens_per_second=4321.0, minutes=12.34))[-2:] == ["4,321", "12.3"]
+
+
 def test_values_between_commas() -> None:
     assert split_values("1, 2,4") == ["1", "2", "4"]
     assert split_values("[8,8],[16]") == ["[8,8]", "[16]"]
@@ -107,9 +132,10 @@ def test_values_between_commas() -> None:
 
 def test_mistakes_are_found_before_the_first_run(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    assert "groups=3 does not divide" in refusal("sweep", recipe, "--groups", "1,3", "--out", out)
+    assert "--groups 3 does not divide" in refusal("sweep", recipe, "--groups", "1,3", "--out", out)
     assert "there is no recipe or grid 'quickstrat'; did you mean" in refusal("sweep", "quickstrat")
-    assert "'epoch' is not a setting" in refusal("sweep", recipe, "--set", "epoch=1,2", "--out", out)
+    assert "'epoch' is not a setting; did you" in refusal("sweep", recipe, "--set", "epoch=1,2", "--out", out)
+    assert "'lr' is not a setting; pru settings lists all" in refusal("sweep", recipe, "--set", "lr=1,2")
     assert not out.exists()
 
 
@@ -125,7 +151,7 @@ def test_a_text_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "b.txt").write_text("A dog ran to the door, and heard a cat.\n" * 100)
     options = ("--unit", "pru,lstm", "--epochs", 1, "--out", tmp_path / "runs")
     said = refusal("sweep", "--text", tmp_path / "b.txt", "--name", "a-sweep", *options)
-    assert "was trained on 'a-" in said
+    assert "has a sweep of another grid or text" in said
     assert "choose another --name" in said
 
 

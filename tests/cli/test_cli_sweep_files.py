@@ -103,7 +103,11 @@ def test_ctrl_c_says_how_the_sweep_continues(
     status, _, errors = invoke("sweep", path, "--out", tmp_path / "my runs")
     assert status == 130
     folder = tmp_path / "my runs" / "grid-sweep"
-    assert errors.splitlines()[-1] == f"continue the sweep with: pru sweep --resume '{folder}'"
+    assert errors.splitlines()[-1] == (
+        f"stopped by Ctrl-C and saved; continue with: pru sweep --resume '{folder}'"
+    )
+    assert errors.count("Ctrl-C") == errors.count("continue with") == 1
+    assert "pru resume" not in errors
 
 
 def test_a_sweep_continues_from_its_folder(recipe: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from command import invoke, pru, refusal
 
+from torch_pru.lm.evaluation.scores import load_scores
 from torch_pru.lm.recipe import load_recipe
 from torch_pru.lm.run import RunFolder
 
@@ -73,6 +74,29 @@ def test_several_files_a_name_and_another_unit(tmp_path: Path) -> None:
     assert "choose another --name" in refusal("train", "--text", first, "--name", "mine", "--out", out)
 
 
+def test_two_seeds_end_in_one_table(tmp_path: Path) -> None:
+    shown, _ = train(english(tmp_path / "a.txt"), "--seeds", 2, "--out", tmp_path / "runs")
+    *_, heading, first, second = shown.splitlines()
+    assert heading.split()[-2:] == ["validation", "test"]
+    for line, name in ((first, "a-1"), (second, "a-2")):
+        scores = load_scores(tmp_path / "runs" / name)
+        assert scores is not None
+        expected = [f"{scores.perplexity('static', split):.2f}" for split in ("valid", "test")]
+        assert line.split() == [name, *expected]
+
+
+def test_ctrl_c_while_the_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    path, said = english(tmp_path / "a.txt"), "stopped by Ctrl-C before training started; nothing was saved\n"
+    for place in ("torch_pru.lm.training.train", "torch_pru.cli.train.prepared"):
+        monkeypatch.setattr(place, stopped)
+        status, _, errors = invoke("train", "--text", path, "--out", tmp_path / "runs")
+        assert status == 130
+        assert errors.endswith(said)
+
+
 def test_a_recipe_learns_a_text(tmp_path: Path) -> None:
     out = tmp_path / "runs"
     sizes = ["--set", "embedding=16", "--set", "hidden=[16]", "--groups", 2]
@@ -100,8 +124,8 @@ def test_an_lstm_leaves_the_settings_of_the_pru_out(tmp_path: Path) -> None:
     out = tmp_path / "runs"
     sizes = ["--set", "embedding=16", "--set", "hidden=[16]", "--epochs", 1, "--device", "cpu"]
     _, errors = train(english(tmp_path / "a.txt"), "quickstart", *sizes, "--unit", "lstm", "--out", out)
-    assert "note: an LSTM has no " in errors
-    assert f"groups={recipe.model.groups}" in errors
+    settings = f"levels={recipe.model.levels}, groups={recipe.model.groups} and init={recipe.model.init}"
+    assert f"note: {settings} do not apply to an LSTM and are ignored\n" in errors
     assert "--groups 4: only a PRU has such settings" in refusal("train", "--unit", "lstm", "--groups", 4)
 
 

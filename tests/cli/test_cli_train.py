@@ -144,6 +144,27 @@ def test_runs_named_by_a_dot_are_resumed(
     assert "next: pru evaluate ../tiny-2\n" in shown
 
 
+def test_a_name_that_is_taken(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    command = ("train", recipe, "--name", "a", "--out", out)
+    assert pru(*command)[0] == 0
+    run = out / "a"
+    assert pru(*command)[2] == f"pru: error: {run} exists already; choose another --name\n"
+    (run / "metrics.jsonl").write_text("")  # as one that was interrupted at once
+    assert pru(*command)[2].endswith(f"another --name, or continue the run with: pru resume {run}\n")
+    said = pru("train", run)[2]
+    assert f"{run} is a run: pru resume {run} continues it, and pru train {run}/config.toml starts" in said
+
+
+def test_an_unfinished_run_is_not_finetuned(recipe: Path, tmp_path: Path) -> None:
+    assert pru("train", recipe, "--name", "a", "--out", tmp_path)[0] == 0
+    shutil.rmtree(tmp_path / "a" / "checkpoints")
+    status, _, errors = pru("finetune", tmp_path / "a")
+    assert status == 2
+    assert errors.startswith("pru: error: ")
+    assert errors.count("\n") == 1
+
+
 def test_a_stop_says_what_was_not_begun(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,7 @@ def test_the_bars_fit_the_terminal(width: int) -> None:
         assert bars
         for line in bars:
             assert len(line.rstrip()) <= width
-            assert "2:03 h left" in line
+            assert "2 h 3 min left" in line
             assert line.startswith(("…", folder.name))
             assert "…" not in line[1:]
             assert width < 45 or line.startswith(folder.name)

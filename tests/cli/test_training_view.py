@@ -12,7 +12,7 @@ from rich.console import Console
 
 from torch_pru.cli import progress as progress_module
 from torch_pru.cli import training_view
-from torch_pru.cli.console import show_warning
+from torch_pru.cli.console import say, show_warning
 from torch_pru.cli.training_view import TrainingView
 from torch_pru.lm.training import TrainingProgress
 
@@ -47,7 +47,7 @@ def test_the_bar_fits_the_terminal(width: int) -> None:
     for line in bars:
         assert len(line.rstrip()) <= width
         assert "…" not in line
-        assert "2:03 h left" in line
+        assert "2 h 3 min left" in line
     assert all("━━" in line for line in bars)
     if width >= 90:
         assert all("━━━" in line and "9,123 tokens/s loss 4.50 perplexity 90.02" in line for line in bars)
@@ -66,7 +66,7 @@ def test_the_bar_fits_after_the_terminal_was_made_narrower() -> None:
     assert len(bar) <= 50
     assert "━━" in bar
     assert bar.startswith("epoch 3/500")
-    assert bar.endswith("2:03 h left")
+    assert bar.endswith("2 h 3 min left")
 
 
 @pytest.mark.parametrize("width", [25, 50, 80, 200])
@@ -90,10 +90,10 @@ def test_lines_where_there_is_no_terminal(dumb: bool, monkeypatch: pytest.Monkey
     monkeypatch.setattr(training_view, "LINE_SECONDS", 0.0)
     text = shown(200 if dumb else 30, terminal=dumb, dumb=dumb)
     assert text.splitlines() == [
-        "epoch 3/500: 9,123 tokens/s, loss 4.50, perplexity 90.02, 2:03 h left",
+        "epoch 3/500: 9,123 tokens/s, loss 4.50, perplexity 90.02, 2 h 3 min left",
         "epoch 3 of 500: perplexity 90.02 in training, 99.48 in validation, the best so far",
-        "epoch 3: validation stopped improving; averaging weights from here on",
-        "epoch 4/500: 9,123 tokens/s, loss 4.50, perplexity 90.02, 2:03 h left",
+        "epoch 3 did not improve validation; from here on the weights are averaged",
+        "epoch 4/500: 9,123 tokens/s, loss 4.50, perplexity 90.02, 2 h 3 min left",
     ]
 
 
@@ -108,12 +108,16 @@ def test_of_many_short_epochs_every_tenth_has_a_line(monkeypatch: pytest.MonkeyP
         view(replace(EPOCH, epoch=2, step=686, steps=686, stop_reason="time is up"))
     lines = file.getvalue().splitlines()
     ends = [line for line in lines if not line.startswith("epoch")]
-    numbers = [int(line.split()[1]) for line in lines if line not in ends]
-    assert numbers == [10, 20, 30, 40, 50, 21, 1, 2]
+    numbers = [int(line.split()[1]) for line in lines[1:] if line not in ends]
+    assert lines[0] == "epochs are short; only every tenth is shown"
+    assert sum("only every tenth" in line for line in lines) == 1
+    assert numbers == [10, 20, 30, 40, 50, 2]
     assert ends[0] == "training ends after epoch 50: all epochs done"
-    assert ends[2].startswith("time is up after less than 1% of the training text. ")
-    assert ends[3].startswith("time is up after epoch 2. ")
-    assert ends[1] == (
+    assert ends[1].startswith("50% of epoch 21: perplexity ")
+    assert ends[3].startswith("less than 1% of epoch 1: perplexity ")
+    assert ends[4].startswith("time is up after less than 1% of epoch 1. ")
+    assert ends[5].startswith("time is up after epoch 2. ")
+    assert ends[2] == (
         "time is up after 50% of epoch 21. This run is complete; to train longer, start a new one with a "
         "larger --minutes"
     )
@@ -131,6 +135,17 @@ def test_a_warning_has_a_line_of_its_own_above_the_bar(monkeypatch: pytest.Monke
     before, after = file.getvalue().split("pru: warning: failed: runs/a [1]; the others go on")
     assert before.endswith("\r\x1b[2K")  # at the start of a line that was cleared
     assert after.startswith("\n")
+
+
+def test_the_lines_of_a_header_go_on_below_its_words() -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=30, force_terminal=True, highlight=False, _environ={"TERM": "xterm"})
+    say(console, "run:    runs/a (seed 1); Ctrl-C stops and saves it", indent=8)
+    first, *others = file.getvalue().splitlines()
+    assert first.startswith("run:    runs/a")
+    assert others
+    assert all(line.startswith(" " * 8) and len(line) <= 30 for line in others)
+    assert " ".join(file.getvalue().split()) == "run: runs/a (seed 1); Ctrl-C stops and saves it"
 
 
 def test_a_quiet_process_shows_nothing() -> None:

@@ -93,6 +93,10 @@ def test_a_text_is_taken_as_typed(text: str) -> None:
     assert parse_overrides({"corpus": f'"{text}"'}) == {"corpus": text}
 
 
-def test_a_mistake_names_the_recipe_as_it_was_given() -> None:
-    with pytest.raises(PRUError, match=r"^quickstart: epochs=0 must be"):
+def test_a_mistake_names_the_recipe_where_it_is_the_recipes(tmp_path: Path) -> None:
+    with pytest.raises(PRUError, match=r"^epochs=0 must be"):
         load_recipe("quickstart", {"epochs": "0"})
+    path = tmp_path / "mine.toml"
+    path.write_text("[training]\nepochs = 0\n")
+    with pytest.raises(PRUError, match=rf"^{path}: epochs=0 must be"):
+        load_recipe(path, {"seed": "2"})

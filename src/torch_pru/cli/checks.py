@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,19 +21,22 @@ if TYPE_CHECKING:
 
 
 def check_recipes(configs: Sequence[Config], *, texts: bool) -> None:
-    """Raise for settings that do not go together; with ``texts``, also for a missing or too short text."""
+    """Raise for settings that do not go together; with ``texts``, also for a missing or too short text.
+
+    An error begins with the name of the configuration if there are several.
+    """
     from torch_pru.lm.data.corpus import load_corpus
 
-    read = cache(load_corpus)
+    read, several = cache(load_corpus), len({config.name for config in configs}) > 1
     for config in configs:
-        with named(config.name):
+        with named(config.name) if several else nullcontext():
             check_settings(config)
             if texts:
                 check_text(config, read(config.data.corpus, config.data.tokenizer))
 
 
 def check_runs(runs: Sequence[Path], start_of: Callable[[Path], RunStart]) -> None:
-    """Check several runs before the first one starts. A single run is not checked: it fails at once.
+    """Check runs before the first one starts.
 
     Args:
         start_of: opens a run, see `opened_to_resume` and `opened_to_finetune`. What it has read is freed
@@ -42,6 +45,7 @@ def check_runs(runs: Sequence[Path], start_of: Callable[[Path], RunStart]) -> No
     from torch_pru.lm.data.corpus import load_corpus
 
     if len(runs) == 1:
+        start_of(runs[0])  # the rest fails at once
         return
     read, seen = cache(load_corpus), set()
     for run in runs:

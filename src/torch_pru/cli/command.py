@@ -46,20 +46,50 @@ class Command(TyperCommand):
 
     def _typed(self, ctx: Any) -> Iterator[tuple[str, str]]:
         """Each setting as a message has it, and as it was typed."""
-        from torch_pru.lm.recipe import parse_value
-
         for parameter in self.params:
             value, source = ctx.params.get(parameter.name), ctx.get_parameter_source(parameter.name)
             if source is None or source.name != "COMMANDLINE" or parameter.param_type_name != "option":
                 continue
+            option = parameter.opts[0]
             if isinstance(value, str | int | float):
-                yield f"{parameter.name}={shown(value)}", f"{parameter.opts[0]} {value}"
-            for text in value if isinstance(value, list | tuple) else ():
-                yield f"{parameter.name}={shown(text)}", f"{parameter.opts[0]} {text}"
-            for text in value if parameter.opts[0] == "--set" else ():
+                yield from spellings(str(parameter.name), str(value), f"{option} ")
+            texts = value if isinstance(value, list | tuple) else ()
+            for text in texts:
+                yield f"{parameter.name}={shown(text)}", f"{option} {text}"
+            for text in texts if option == "--set" else ():
                 key, _, typed = map(str.strip, text.partition("="))
-                for one in (typed, parse_value(typed)):
-                    yield f"{key}={shown(one)}", f"--set {key}={typed}"
+                yield from spellings(key, typed, f"--set {key}=")
+
+
+def spellings(key: str, typed: str, option: str) -> Iterator[tuple[str, str]]:
+    """A setting as a message has it, and as it was typed: whole, and each of several values alone.
+
+    Example:
+        >>> dict(spellings("groups", "1,3", "--groups "))["groups=3"]
+        '--groups 3'
+    """
+    from torch_pru.lm.recipe import parse_value
+
+    for text in (typed, *split_values(typed)):
+        for value in (text, parse_value(text)):
+            yield f"{key}={shown(value)}", f"{option}{text}"
+
+
+def split_values(text: str) -> list[str]:
+    """Values between commas; a list in brackets is one value.
+
+    Example:
+        >>> split_values("1,2,4"), split_values("[64,64],[128]")
+        (['1', '2', '4'], ['[64,64]', '[128]'])
+    """
+    values, depth = [""], 0
+    for sign in text:
+        depth += {"[": 1, "]": -1}.get(sign, 0)
+        if sign == "," and depth == 0:
+            values.append("")
+        else:
+            values[-1] += sign
+    return [value.strip() for value in values if value.strip()]
 
 
 def value_problem(name: str, problem: Mapping[str, Any]) -> str:

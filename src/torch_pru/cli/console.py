@@ -86,14 +86,21 @@ class PlainConsole(Console):
         return super().render_str(visible(text, lines=True), **options)
 
 
-def say(console: Console, text: str, style: str | None = None) -> None:
+def say(console: Console, text: str, *, style: str | None = None, indent: int = 0) -> None:
     """Print a sentence: a terminal wraps it between words, a file gets one line.
+
+    Args:
+        indent: of the lines after the first one.
 
     Example:
         >>> say(output(), "3 of 6 runs are finished already")
         3 of 6 runs are finished already
     """
-    console.print(text, style=style, soft_wrap=not wraps(console))
+    if wraps(console):
+        lines = console.render_str(text).wrap(console, console.width - indent)
+        console.print(Text("\n" + " " * indent).join(lines), style=style, soft_wrap=True)
+    else:
+        console.print(text, style=style, soft_wrap=True)
 
 
 def wraps(console: Console) -> bool:

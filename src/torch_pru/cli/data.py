@@ -34,7 +34,8 @@ def data(
         typer.Option(
             "--from",
             metavar="PATH",
-            help="Your text: a file or a folder; may be repeated. For a published corpus, a folder with it.",
+            help="Your text: a file or a folder; may be repeated. For a published corpus: the folder "
+            "with its files.",
         ),
     ] = None,
     tokenizer: Annotated[str, typer.Option("--tokens", metavar="KIND", help=TOKENS_HELP)] = "auto",
@@ -42,8 +43,8 @@ def data(
 ) -> None:
     """Download a corpus, or prepare text.
 
-    Train on it with pru train --corpus NAME. It is stored in $PRU_DATA, or in your cache folder. For a single
-    run, pru train --text FILE does both steps.
+    Train on it with pru train --corpus NAME. It is stored in $PRU_DATA, or in your cache folder. To
+    train one model on your own text, pru train --text FILE is enough: it prepares the text and trains.
 
     With --from, the files of a published corpus must be the published ones, byte for byte.
     """
@@ -91,8 +92,9 @@ def prepared(source: list[Path], name: str | None, tokenizer: str, vocabulary: i
 
 def description(text: PreparedText) -> list[str]:
     """A prepared text in a few lines: its files, its parts and its vocabulary."""
-    parts = {"train": "training", "valid": "validation", "test": "test"}
-    counts = ", ".join(f"{text.tokens[split]:,} {part}" for split, part in parts.items())
+    from torch_pru.lm.data.sources import PARTS
+
+    counts = ", ".join(f"{text.tokens[split]:,} {part}" for split, part in PARTS.items())
     lines = [split_line(text), f"tokens: {counts}", f"vocabulary: {text.types:,}"]
     return [*lines, unknown] if (unknown := unknown_line(text)) else lines
 

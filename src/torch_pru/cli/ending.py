@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +84,15 @@ def indented(text: str, width: int | None) -> str:
     return "\n".join(f"  {line}" for line in lines)
 
 
+def show_scores(runs: Sequence[RunFolder]) -> None:
+    """The scores of several runs in one table, by the names of their folders."""
+    from torch_pru.lm.evaluation import Evaluation
+
+    work = (Evaluation(run, run.config.training.device) for run in runs)
+    output().print()
+    output().print(table_of({one.run.path.name: own_scores(one) for one in work}))
+
+
 def own_scores(work: Evaluation) -> dict[str, float]:
     """Perplexity of each part, from the run's record where it has one."""
     found = {}
@@ -145,7 +154,7 @@ def next_steps(run: RunFolder) -> list[tuple[str, str]]:
 
     corpus = run.config.data.corpus
     prompt = ' --prompt "In the beginning"' if corpus == "king-james" else ""
-    purpose = "opens a page on which it reads along as you type"
+    purpose = "opens a web page where the model predicts the next word as you type"
     if not is_built():
         purpose += f" (once it is built: {BUILD_COMMAND})"
     subwords = is_subwords(run.config.data.tokenizer)

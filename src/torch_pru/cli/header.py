@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 LONG = 3 * 3600.0  # seconds; from here on a run on a CPU is warned about
 
 
-def header(config: Config, corpus: Corpus, folder: Path, speed: float | None) -> list[str]:
+def header(
+    config: Config, corpus: Corpus, folder: Path, speed: float | None, *, sweep: bool = False
+) -> list[str]:
     """The lines before a run.
 
     Args:
@@ -26,6 +28,7 @@ def header(config: Config, corpus: Corpus, folder: Path, speed: float | None) ->
         corpus: its text.
         folder: where it goes.
         speed: tokens per second, or None where it was not measured.
+        sweep: whether the run belongs to a sweep, which is continued as a whole.
     """
     from torch_pru.lm.data.prepare import title_of
     from torch_pru.lm.device import choose_device, device_name
@@ -37,12 +40,13 @@ def header(config: Config, corpus: Corpus, folder: Path, speed: float | None) ->
     where = (
         f"CPU, {count(torch.get_num_threads(), 'thread')}" if device.type == "cpu" else device_name(device)
     )
+    advice = "" if sweep else "; Ctrl-C stops and saves it, pru resume continues it"
     return [
         f"text:   {title}, {len(corpus.train):,} training tokens, vocabulary: {size:,}",
         f"model:  {model_in_words(config)}, {in_millions(counts.total)} parameters",
         f"device: {where}",
         f"plan:   {plan_in_words(config, len(corpus.train), speed)}",
-        f"run:    {folder} (seed {config.training.seed}); Ctrl-C stops and saves it, pru resume continues it",
+        f"run:    {folder} (seed {config.training.seed}){advice}",
     ]
 
 
@@ -58,14 +62,14 @@ def plan_in_words(config: Config, tokens: int, speed: float | None) -> str:
         >>> from torch_pru.lm.recipe import load_recipe
         >>> config = load_recipe("quickstart", {"epochs": "30", "minutes": "2"})
         >>> plan_in_words(config, tokens=100_000, speed=50_000.0)
-        '30 epochs, about 60 s on this machine, limited to 2:00 min of training'
+        '30 epochs, about 1 min on this machine, limited to 2 min of training (plus starting and scoring)'
         >>> plan_in_words(config, tokens=100_000, speed=10_000.0)
-        'up to 30 epochs, limited to 2:00 min of training (about 12 epochs on this machine)'
-        >>> plan_in_words(config, tokens=10_000_000, speed=50_000.0).partition("; ")[0]
-        'limited to 2:00 min of training, enough for about 60% of the text'
+        'up to 30 epochs, limited to 2 min of training (plus starting and scoring), about 12 on this machine'
+        >>> plan_in_words(config, tokens=10_000_000, speed=50_000.0)
+        'limited to 2 min of training (plus starting and scoring), enough for about 60% of the text'
     """
     epochs, limit = config.training.epochs, 60 * config.training.minutes
-    limited = f"limited to {duration(limit)} of training"
+    limited = f"limited to {duration(limit)} of training (plus starting and scoring)"
     if speed is None:
         return epochs_in_words(config) + (f", {limited}" if limit else "")
     seconds = epochs * tokens / speed
@@ -74,13 +78,8 @@ def plan_in_words(config: Config, tokens: int, speed: float | None) -> str:
         return f"{plan}, {limited}" if limit else plan
     passes = limit * speed / tokens
     if passes < 1:
-        return (
-            f"{limited}, enough for {share_in_words(passes)} of the text; a larger --minutes reads more of "
-            f"it, a shorter text is read several times"
-        )
-    return (
-        f"up to {count(epochs, 'epoch')}, {limited} (about {count(round(passes), 'epoch')} on this machine)"
-    )
+        return f"{limited}, enough for {share_in_words(passes)} of the text"
+    return f"up to {count(epochs, 'epoch')}, {limited}, about {round(passes):,} on this machine"
 
 
 def expected_seconds(config: Config, corpus: Corpus, speed: float | None) -> float | None:

@@ -17,6 +17,10 @@ from torch_pru.errors import PRUError
 if TYPE_CHECKING:
     from torch_pru.lm.config import Config
     from torch_pru.lm.run import RunFolder
+    from torch_pru.lm.training import Interrupted
+
+HEADER_INDENT = 8
+"""Characters before the words of a header, where its lines go on."""
 
 Result = TypeVar("Result")
 
@@ -39,7 +43,7 @@ class Task:
 
 
 def carry_out(
-    tasks: list[Task], together: Callable[..., list[RunFolder]], verb: str, *, endings: bool = True
+    tasks: list[Task], together: Callable[..., list[RunFolder]], verb: str, *, sweep: bool = False
 ) -> list[RunFolder]:
     """Train all runs: on a GPU up to 16 at the same time, else one after the other.
 
@@ -49,20 +53,18 @@ def carry_out(
         tasks: the runs.
         together: trains a list of tasks at the same time.
         verb: what is being done, for the header.
-        endings: whether each run ends with a summary.
+        sweep: whether the caller shows one table of all runs, and says how to continue after Ctrl-C.
     """
     from torch_pru.lm.training import Failures, Interrupted, RunsFailedError
 
-    say = ending if endings else _silent
     groups = groups_of(tasks) if share_a_gpu([task.config for task in tasks]) else [[task] for task in tasks]
     failures, finished = Failures(), []
     for number, group in enumerate(groups, start=1):
         try:
             runs = train_group(group, together, verb)
-        except Interrupted:
-            left = [task for later in groups[number:] for task in later]
-            if names := [f"{task.folder} (seed {task.config.training.seed})" for task in left]:
-                messages().print(f"not started: {', '.join(names)}", soft_wrap=True)
+        except Interrupted as stop:
+            if not sweep:
+                say_how_to_continue(stop, [task for later in groups[number:] for task in later])
             raise
         except RunsFailedError as failed:
             failures.errors |= failed.errors
@@ -74,11 +76,29 @@ def carry_out(
             if group is not groups[-1]:
                 messages().print(f"failed: {failures.lines()[-1]}", soft_wrap=True)
             continue
-        for run in runs:
-            say(run)
+        for run in [] if sweep else runs:
+            ending(run)
         finished += runs
+    if not sweep:
+        show_all(finished)
     failures.raise_any(finished)
     return finished
+
+
+def say_how_to_continue(stop: Interrupted, left: Sequence[Task]) -> None:
+    """After Ctrl-C: which runs were saved, and which had not started."""
+    messages().print(str(stop), soft_wrap=True)
+    if names := [f"{task.folder} (seed {task.config.training.seed})" for task in left]:
+        messages().print(f"not started: {', '.join(names)}", soft_wrap=True)
+
+
+def show_all(runs: Sequence[RunFolder]) -> None:
+    """One table of several runs that ended with scores."""
+    from torch_pru.cli.ending import show_scores
+
+    scored = [run for run in runs if ends_with_scores(run.config)]
+    if len(scored) > 1 and rank() == 0:
+        show_scores(scored)
 
 
 def share_a_gpu(configs: list[Config]) -> bool:
@@ -113,17 +133,12 @@ def train_group(group: list[Task], together: Callable[..., list[RunFolder]], ver
 def watched(work: Callable[..., Result], header: Sequence[str], folders: Sequence[Path] = ()) -> Result:
     """Call ``work(progress=...)`` under a live bar, or under one for each of several run folders."""
     from torch_pru.cli.training_view import TrainingView
-    from torch_pru.lm.training import Interrupted
 
     console = messages()
     for line in header:
-        say(console, line)
-    try:
-        with TrainingView(console, folders) as view:
-            return work(progress=view)
-    except Interrupted as stop:
-        console.print(str(stop), soft_wrap=True)
-        raise
+        say(console, line, indent=HEADER_INDENT)
+    with TrainingView(console, folders) as view:
+        return work(progress=view)
 
 
 def ending(run: RunFolder) -> None:
@@ -162,10 +177,6 @@ def ends_with_scores(config: Config) -> bool:
     return corpus == "king-james" or prepared_folder(corpus) is not None
 
 
-def _silent(run: RunFolder) -> None:
-    """Say nothing: many runs end in one table."""
-
-
 @contextmanager
 def new_folders(out: Path, names: Sequence[str], *, exact: bool = False) -> Iterator[list[Path]]:
     """Create a folder for each name: the first of ``name-1``, ``name-2``, ... that does not exist.
@@ -199,8 +210,15 @@ def new_folders(out: Path, names: Sequence[str], *, exact: bool = False) -> Iter
 
 def exact_folder(folder: Path, *, alone: bool) -> Path:
     """A folder by the name that the user chose, if it does not exist yet."""
+    from torch_pru.lm.files import Folder
+    from torch_pru.lm.metrics import has_finished
+    from torch_pru.lm.run import pru_command
+
     if not (take if alone else is_free)(folder):
-        raise PRUError(f"{folder} exists already; choose another --name")
+        text = f"{folder} exists already; choose another --name"
+        if (folder / "run.json").is_file() and not has_finished(Folder(folder)):
+            text += f", or continue the run with: {pru_command('resume', folder)}"
+        raise PRUError(text)
     return folder
 
 

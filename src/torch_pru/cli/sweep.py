@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from torch_pru.cli.checks import check_recipes, check_same, check_writable, is_finished
+from torch_pru.cli.checks import RUNTIME, check_recipes, check_same, check_writable, is_finished
+from torch_pru.cli.command import split_values
 from torch_pru.cli.console import messages, output, processes, say
 from torch_pru.cli.data import TOKENS_HELP
 from torch_pru.cli.ending import own_scores
@@ -87,7 +88,7 @@ def sweep(
     parameters, perplexities (mean and standard deviation over seeds), speed and time.
 
     The same command again, or pru sweep --resume DIR, continues where it stopped, and does not train finished
-    runs again.
+    runs again. It may have more --seeds; for another grid, choose another --name.
 
     With --ray, the runs are trained in parallel on a Ray cluster. All its machines must share the folder of
     the sweep.
@@ -120,6 +121,7 @@ def sweep(
             else fixed | {"corpus": corpus}
         )
     grid = grid_of(recipe, lists, fixed, seeds)
+    check_same_grid(grid, folder)
     check_writable(folder)
     train_grid(grid, folder, minutes, ray)
 
@@ -134,7 +136,6 @@ def settings_for_text(
     if (kept := folder / GRID).is_file():
         settings = read_grid(str(kept)).fixed
         if settings.get("corpus") == corpus:
-            say(messages(), f"continuing with the settings in {kept}")
             return {**settings, **fixed}
     config = config_for_text({**fixed, "corpus": corpus}, minutes)
     return {key: as_typed(value) for key, value in flat_settings(config).items()}
@@ -157,21 +158,32 @@ def grid_of(recipe: str, lists: Mapping[str, str], fixed: Mapping[str, str], see
     return dataclasses.replace(grid, values=values, seeds=seeds or grid.seeds, fixed=settings)
 
 
-def split_values(text: str) -> list[str]:
-    """Values between commas; a list in brackets is one value.
+def check_same_grid(grid: Grid, folder: Path) -> None:
+    """Refuse another grid in the folder of a sweep, whose runs would vanish from its table.
 
-    Example:
-        >>> split_values("1,2,4"), split_values("[64,64],[128]")
-        (['1', '2', '4'], ['[64,64]', '[128]'])
+    More seeds and samples are allowed, and changes that are not about the results, such as the device.
     """
-    values, depth = [""], 0
-    for sign in text:
-        depth += {"[": 1, "]": -1}.get(sign, 0)
-        if sign == "," and depth == 0:
-            values.append("")
-        else:
-            values[-1] += sign
-    return [value.strip() for value in values if value.strip()]
+    from torch_pru.lm.grid import read_grid
+    from torch_pru.lm.run import pru_command
+
+    if not (folder / GRID).is_file():
+        return
+    kept, new = (
+        dataclasses.replace(one, fixed={key: one.fixed[key] for key in one.fixed if key not in RUNTIME})
+        for one in (read_grid(str(folder / GRID)), grid)
+    )
+    extended = dataclasses.replace(
+        kept,
+        seeds=max(new.seeds, kept.seeds),
+        samples=max(new.samples, kept.samples),
+        early_stopping=new.early_stopping,
+        resources=new.resources,
+    )
+    if new != extended:
+        raise PRUError(
+            f"{folder} has a sweep of another grid or text; choose another --name, or continue that sweep "
+            f"with: {pru_command('sweep', '--resume', folder)}"
+        )
 
 
 def train_grid(grid: Grid, folder: Path, minutes: float | None, ray: str | None = None) -> None:
@@ -188,11 +200,16 @@ def train_grid(grid: Grid, folder: Path, minutes: float | None, ray: str | None 
     }
     if minutes is not None:
         runs = {path: with_limit(config, minutes) for path, config in runs.items()}
-    check_recipes(list(runs.values()), texts=True)
-    check_there(runs)
+    labeled = [
+        dataclasses.replace(config, name=path.name.rpartition("-seed")[0]) for path, config in runs.items()
+    ]
+    check_recipes(labeled, texts=True)
     if ray is None:
         refuse_without_ray(grid)
+    check_there(runs)
     with locked(folder):
+        if (folder / GRID).is_file():
+            messages().print(f"continuing with the settings in {folder / GRID}", soft_wrap=True)
         with write_aside(folder / GRID) as file:
             file.write(grid_text(grid).encode())
         if ray is not None:
@@ -252,12 +269,14 @@ def refuse_link(path: Path) -> None:
 
 def unfinished_runs(runs: Mapping[Path, Config]) -> list[Path]:
     """The runs that have started and not ended."""
+    from torch_pru.cli.header import count
     from torch_pru.lm.run import RunFolder
 
     there = [path for path in runs if (path / "run.json").exists()]
     unfinished = [path for path in there if not is_finished(RunFolder.open(path))]
     if done := len(there) - len(unfinished):
-        messages().print(f"{done} of {len(runs)} runs are finished already", soft_wrap=True)
+        verb = "is" if done == 1 else "are"
+        messages().print(f"{done} of {count(len(runs), 'run')} {verb} finished already", soft_wrap=True)
     return unfinished
 
 
@@ -268,10 +287,9 @@ def train_in_this_process(runs: Mapping[Path, Config], folder: Path) -> None:
 
     try:
         train_all(runs)
-    except Interrupted:
-        messages().print(
-            f"continue the sweep with: {pru_command('sweep', '--resume', folder)}", soft_wrap=True
-        )
+    except Interrupted as stop:
+        command = pru_command("sweep", "--resume", folder)
+        messages().print(f"stopped by {stop.signal_name} and saved; continue with: {command}", soft_wrap=True)
         raise
 
 
@@ -286,14 +304,14 @@ def train_all(runs: Mapping[Path, Config]) -> None:
             Task(path, runs[path], partial(training.resume, path), [f"resuming {path}"])
             for path in unfinished
         ]
-        carry_out(tasks, resume_together, "resuming", endings=False)
+        carry_out(tasks, resume_together, "resuming", sweep=True)
     if new := {path: config for path, config in runs.items() if path not in there}:
-        headers = headers_of(list(new.values()), list(new))
+        headers = headers_of(list(new.values()), list(new), sweep=True)
         tasks = [
             Task(path, config, partial(training.train, config, path), header)
             for (path, config), header in zip(new.items(), headers, strict=True)
         ]
-        carry_out(tasks, train_together, "training", endings=False)
+        carry_out(tasks, train_together, "training", sweep=True)
 
 
 def scored(path: Path) -> RunFolder:

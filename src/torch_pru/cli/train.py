@@ -7,14 +7,15 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torch_pru.cli.checks import check_recipes, check_same
+from torch_pru.cli.checks import check_recipes, check_same, named
 from torch_pru.cli.console import messages, processes, rank, say
 from torch_pru.cli.data import TOKENS_HELP, VOCABULARY, VOCABULARY_HELP, prepared, split_line, unknown_line
 from torch_pru.cli.running import Task, carry_out, ends_with_scores, new_folders
@@ -85,7 +86,11 @@ def train(
     out: Out = Path("runs"),
     into: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Train in exactly this folder; if it has a run, resume it."),
+        typer.Option(
+            metavar="RUN",
+            help="Train in exactly this folder; if it has a run, resume it. Only for one RECIPE, and not "
+            "with --name, --seeds or --text.",
+        ),
     ] = None,
     settings: Set = None,
 ) -> None:
@@ -101,27 +106,35 @@ def train(
     other.
 
     Ctrl-C saves the run and stops; pru resume continues it. If a run was started with --into RUN, repeating
-    the command continues it, too. torchrun repeats it after a failure: torchrun --nproc-per-node 2
-    --max-restarts 3 -m torch_pru train RECIPE --into RUN.
+    the command continues it, too.
+
+    Several processes train one run together, for example on two GPUs, under torchrun: torchrun
+    --nproc-per-node 2 -m torch_pru train RECIPE --into RUN. With --max-restarts 3, torchrun starts the
+    processes again after a failure, up to three times, and the run continues.
     """
     given = {"unit": unit, "levels": levels, "groups": groups, "epochs": epochs, "batch": batch}
     given |= {"seed": seed, "device": device, "corpus": corpus}
     changes = parse_settings(settings)
     changes |= {key: str(value) for key, value in given.items() if value is not None}
     names, files = recipes_and_files(recipes or [], text or [])
-    if files:
-        if corpus is not None:
-            raise PRUError("--text and --corpus cannot be used together; give one of them")
-        if tokenizer == "auto":
-            tokenizer = changes.pop("tokenizer", tokenizer)
-        changes["corpus"] = read_text_files(files, tokenizer, vocabulary or VOCABULARY)
-    elif tokenizer != "auto":
-        raise PRUError(f"--tokens {tokenizer} is for --text; for a corpus, use --set tokenizer={tokenizer}")
-    elif vocabulary is not None:
-        raise PRUError(f"--vocabulary {vocabulary} is for --text; a corpus has its own vocabulary")
-    loaded = [named_config(config, name) for config in chosen_configs(names, changes, minutes)]
+    with nothing_saved():
+        if files:
+            if tokenizer == "auto":
+                tokenizer = changes.pop("tokenizer", tokenizer)
+            if corpus is not None:
+                raise PRUError("--text and --corpus cannot be used together; give one of them")
+            changes["corpus"] = read_text_files(files, tokenizer, vocabulary or VOCABULARY)
+        elif tokenizer != "auto":
+            raise PRUError(
+                f"--tokens {tokenizer} is for --text; for a corpus, use --set tokenizer={tokenizer}"
+            )
+        elif vocabulary is not None:
+            raise PRUError(f"--vocabulary {vocabulary} is for --text; a corpus has its own vocabulary")
+        loaded = [named_config(config, name) for config in chosen_configs(names, changes, minutes)]
     if into is not None:
-        train_into(into, loaded, [name, seeds > 1, text])
+        typed = {"--name": name is not None, "--seeds": seeds > 1, "--text": bool(text)}
+        refuse_with_into([option for option, given in typed.items() if given], len(loaded))
+        train_into(into, loaded[0])
         return
     check_recipes(loaded, texts=True)
     configs = [with_seed(config, number) for config in loaded for number in range(seeds)]
@@ -130,21 +143,29 @@ def train(
         start_training(configs, folders)
 
 
-def train_into(folder: Path, configs: Sequence[Config], others: Sequence[object]) -> None:
+def refuse_with_into(options: Sequence[str], recipes: int) -> None:
+    """Refuse what does not go together with --into.
+
+    Args:
+        options: those of --name, --seeds and --text that were typed.
+        recipes: how many were.
+    """
+    others = [*options, *([f"{recipes} recipes"] if recipes > 1 else [])]
+    if others:
+        raise PRUError(f"--into trains one run of one recipe; it cannot be used with {' and '.join(others)}")
+
+
+def train_into(folder: Path, config: Config) -> None:
     """Train one configuration into a given folder, or resume the run that it has."""
     from torch_pru.cli.resume import resume
     from torch_pru.lm.run import RunFolder
 
-    if len(configs) != 1 or any(others):
-        raise PRUError(
-            "--into is for one run of a recipe; leave out --name, --seeds, --text and other recipes"
-        )
-    check_recipes(configs, texts=True)
+    check_recipes([config], texts=True)
     if (folder / "run.json").exists():
-        check_same(RunFolder.open(folder), configs[0], "choose another folder for --into")
+        check_same(RunFolder.open(folder), config, "choose another folder for --into")
         resume([folder])
     else:
-        start_training(list(configs), [folder])
+        start_training([config], [folder])
 
 
 def recipes_and_files(arguments: Sequence[str], text: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -191,7 +212,10 @@ def chosen_configs(names: list[str], changes: Mapping[str, str], minutes: float 
                 "torchrun needs a RECIPE: settings can be chosen automatically in one process only"
             )
         return [config_for_text(changes, minutes)]
-    configs = [load_recipe(name, changes) for name in names or ["quickstart"]]
+    configs = []
+    for recipe in names or ["quickstart"]:
+        with named(recipe) if len(names) > 1 else nullcontext():
+            configs.append(load_recipe(recipe, changes))
     if "unit" in changes:
         say_what_is_dropped(names or ["quickstart"], changes)
     return configs if minutes is None else [with_limit(config, minutes) for config in configs]
@@ -242,9 +266,12 @@ def say_what_is_dropped(names: Sequence[str], changes: Mapping[str, str]) -> Non
     if changes["unit"] == "pru":
         return
     for name in names:
-        if dropped := pru_settings(load_recipe(name).model):
-            settings = ", ".join(f"{key}={value}" for key, value in dropped.items())
-            say(messages(), f"note: an LSTM has no {settings}; these settings are ignored")
+        model = load_recipe(name).model
+        if model.unit == "pru":
+            dropped = {"levels": model.levels, "groups": model.groups} | pru_settings(model)
+            *first, last = [f"{key}={value}" for key, value in dropped.items()]
+            text = f"{', '.join(first)} and {last}"
+            say(messages(), f"note: {text} do not apply to an LSTM and are ignored")
 
 
 def named_config(config: Config, name: str | None) -> Config:
@@ -256,11 +283,24 @@ def start_training(configs: list[Config], folders: list[Path]) -> list[RunFolder
     """Train each configuration into its folder; the runs that finished."""
     from torch_pru.lm import training
 
-    tasks = [
-        Task(folder, config, partial(training.train, config, folder), header)
-        for config, folder, header in zip(configs, folders, headers_of(configs, folders), strict=True)
-    ]
-    return carry_out(tasks, train_together, "training")
+    with nothing_saved(folders):
+        tasks = [
+            Task(folder, config, partial(training.train, config, folder), header)
+            for config, folder, header in zip(configs, folders, headers_of(configs, folders), strict=True)
+        ]
+        return carry_out(tasks, train_together, "training")
+
+
+@contextmanager
+def nothing_saved(folders: Sequence[Path] = ()) -> Iterator[None]:
+    """After Ctrl-C before the first of these folders has a run, say that nothing was saved."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if any((folder / "run.json").exists() for folder in folders):
+            raise
+        say(messages(), "stopped by Ctrl-C before training started; nothing was saved")
+        raise typer.Exit(130) from None
 
 
 def train_together(tasks: list[Task], **options: Any) -> list[RunFolder]:
@@ -270,8 +310,14 @@ def train_together(tasks: list[Task], **options: Any) -> list[RunFolder]:
     return training.train([task.config for task in tasks], [task.folder for task in tasks], **options)
 
 
-def headers_of(configs: Sequence[Config], folders: Sequence[Path]) -> list[list[str]]:
-    """The header of each run, with the expected time where it can be measured, and a warning where needed."""
+def headers_of(configs: Sequence[Config], folders: Sequence[Path], *, sweep: bool = False) -> list[list[str]]:
+    """The header of each run, with the expected time where it can be measured, and a warning where needed.
+
+    Args:
+        configs: of the runs.
+        folders: where they go.
+        sweep: whether they belong to a sweep, which is continued as a whole.
+    """
     if rank() != 0:
         return [[] for _ in configs]
     from torch_pru.cli.header import expected_seconds, header, long_run_warning
@@ -288,7 +334,7 @@ def headers_of(configs: Sequence[Config], folders: Sequence[Path]) -> list[list[
         if key not in speeds:
             on_cpu = choose_device(config.training.device).type == "cpu"
             speeds[key] = training_speed(config, len(corpus.vocabulary)) if on_cpu else None
-        lines = header(config, corpus, folder, speeds[key])
+        lines = header(config, corpus, folder, speeds[key], sweep=sweep)
         warning = long_run_warning(config, expected_seconds(config, corpus, speeds[key]))
         headers.append(lines if warning is None else [*lines, f"warning: {warning}"])
     return headers

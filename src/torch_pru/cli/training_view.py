@@ -74,6 +74,7 @@ class RunView:
         self.label = label
         self.task = bars.add_task(f"{label}starting", total=None, speed="", loss="", perplexity="", left="")
         self.epoch_started = self.last_line = time.monotonic()
+        self.said_many = False
         self.averaging = True  # until a report says that it has not started
 
     def __call__(self, progress: TrainingProgress) -> None:
@@ -88,11 +89,14 @@ class RunView:
         now = time.monotonic()
         seconds = now - self.epoch_started
         many = progress.epochs > MANY_EPOCHS and seconds < SHORT_EPOCH and not progress.stop_reason
+        if many and not self.said_many:
+            self.said_many = True
+            self._print("epochs are short; only every tenth is shown")
         if not many or progress.epoch % 10 == 0:
             self._print(epoch_line(progress, seconds))
         if progress.averaging and not self.averaging:
             self._print(
-                f"epoch {progress.epoch}: validation stopped improving; averaging weights from here on"
+                f"epoch {progress.epoch} did not improve validation; from here on the weights are averaged"
             )
         if progress.stop_reason:
             self._print(stop_line(progress))
@@ -157,8 +161,12 @@ def epoch_line(progress: TrainingProgress, seconds: float) -> str:
     best = ", the best so far" if progress.valid_loss == progress.best_valid_loss else ""
     took = f" ({duration(seconds)})" if seconds >= 1 else ""
     stage = f"round {progress.round} of finetuning, " if progress.stage == "finetune" else ""
+    if progress.step < progress.steps:
+        epoch = f"{share_read(progress)} of epoch {progress.epoch}"
+    else:
+        epoch = f"epoch {progress.epoch} of {progress.epochs}"
     return (
-        f"{stage}epoch {progress.epoch} of {progress.epochs}: perplexity {short(progress.perplexity)} in "
+        f"{stage}{epoch}: perplexity {short(progress.perplexity)} in "
         f"training, {short(valid)} in validation{best}{took}"
     )
 
@@ -171,14 +179,17 @@ def stop_line(progress: TrainingProgress) -> str:
     """
     if progress.stop_reason != "time is up":
         return f"training ends after epoch {progress.epoch}: {progress.stop_reason}"
-    share = progress.step / max(1, progress.steps)
-    what = "the training text" if progress.epoch == 1 else f"epoch {progress.epoch}"
-    if share < 1:
-        what = f"{'less than 1%' if share < 0.01 else f'{share:.0%}'} of {what}"
+    part = "" if progress.step >= progress.steps else f"{share_read(progress)} of "
     return (
-        f"time is up after {what}. This run is complete; to train longer, start a new one "
-        f"with a larger --minutes"
+        f"time is up after {part}epoch {progress.epoch}. This run is complete; to train longer, start a new "
+        f"one with a larger --minutes"
     )
+
+
+def share_read(progress: TrainingProgress) -> str:
+    """How much of an epoch was trained, as a percentage."""
+    share = progress.step / max(1, progress.steps)
+    return "less than 1%" if share < 0.01 else f"{share:.0%}"
 
 
 def short(value: float) -> str:
@@ -194,17 +205,16 @@ def short(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours.
+    """Seconds, minutes and seconds, or hours and minutes.
 
     Example:
-        >>> duration(42), duration(150), duration(7380)
-        ('42 s', '2:30 min', '2:03 h')
+        >>> duration(42), duration(150), duration(120), duration(7380)
+        ('42 s', '2 min 30 s', '2 min', '2 h 3 min')
     """
     seconds = round(seconds)
-    if seconds < 100:
+    if seconds < 60:
         return f"{seconds} s"
-    minutes, rest = divmod(seconds, 60)
-    if minutes < 100:
-        return f"{minutes}:{rest:02d} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d} h"
+    large, small, units = (seconds // 60, seconds % 60, ("min", "s"))
+    if large >= 60:
+        large, small, units = large // 60, large % 60, ("h", "min")
+    return f"{large} {units[0]} {small} {units[1]}" if small else f"{large} {units[0]}"

@@ -300,7 +300,8 @@ def grid_text(grid: Grid) -> str:
 def check_setting(key: str, where: object) -> None:
     """Refuse a name that is not a setting."""
     if key not in section_of():
-        raise PRUError(f"{where}: {key!r} is not a setting{did_you_mean(key, section_of())}")
+        hint = did_you_mean(key, section_of()) or "; pru settings lists all"
+        raise PRUError(f"{where}: {key!r} is not a setting{hint}")
 
 
 def as_typed(value: Any) -> str:

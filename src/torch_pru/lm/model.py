@@ -250,8 +250,10 @@ class LanguageModel(nn.Module):
             names += ["levels"]
             names += ["pooling", "level_split", "pool_window"] if config.levels > 1 else []
         options = {name: getattr(config, name) for name in names}  # a PRU refuses those it does not use
-        input_name = f"hidden[{number - 1}]" if number else "embedding"
-        with renaming_arguments(input_size=input_name, hidden_size=f"hidden[{number}]"):
+        size = f"a layer {number} size" if number else "an embedding size"
+        units = rf"the \1 units of layer {number + 1}"
+        words = {r"hidden_size=(\d+)": units, r"input_size=(\d+)": rf"{size} of \1", "input_size": size}
+        with renaming_arguments(**words):
             return PRU(input_size, hidden_size, weight_drop=drop, **options)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,7 +61,11 @@ def load_recipe(name_or_path: str | Path, overrides: Mapping[str, str] | None = 
     values, changes = read_settings(path, ()), parse_overrides(overrides)
     if changes.get("unit", "pru") != "pru":  # the recipe's settings of the PRU do not apply
         values = {key: value for key, value in values.items() if key not in PRU_SETTINGS}
-    return config_of(values | changes, path, name_or_path)
+    try:
+        return config_of(values | changes, path)
+    except PRUError:
+        named_config_of(values, path, name_or_path)  # the file itself may be wrong
+        raise
 
 
 def read_config(content: bytes, path: Path) -> Config:
@@ -70,13 +75,19 @@ def read_config(content: bytes, path: Path) -> Config:
         content: of the file.
         path: of the file, for messages.
     """
-    return config_of(settings_in(parse_toml(content, path), path), path, path)
+    return named_config_of(settings_in(parse_toml(content, path), path), path, path)
 
 
-def config_of(values: dict[str, Any], path: Path, name: str | Path) -> Config:
+def config_of(values: Mapping[str, Any], path: Path) -> Config:
+    """The settings of a file."""
+    settings = {key: value for key, value in values.items() if key not in ("name", FINETUNING)}
+    return build_config(values.get("name", path.stem), settings, values.get(FINETUNING))
+
+
+def named_config_of(values: Mapping[str, Any], path: Path, name: str | Path) -> Config:
     """The settings of a file; an error begins with ``name``."""
     try:
-        return build_config(values.pop("name", path.stem), values, values.pop(FINETUNING, None))
+        return config_of(values, path)
     except PRUError as error:
         raise PRUError(f"{name}: {error}") from error
 
@@ -109,7 +120,12 @@ def find_recipe(name: str, *, beside: Path) -> Path:
     path = FOLDER / f"{name}.toml"
     if not path.is_file():
         hint = did_you_mean(name, list_recipes()) or "; pru recipes lists all"
-        if (beside / name).exists():
+        if (beside / name / "run.json").is_file():
+            hint = (
+                f"; {name} is a run: pru resume {shlex.quote(name)} continues it, and "
+                f"pru train {shlex.quote(name + '/config.toml')} starts a new one with its settings"
+            )
+        elif (beside / name).exists():
             hint = "; a recipe file ends in .toml; for text of your own use --text"
         raise PRUError(f"there is no recipe {name!r}{hint}")
     return path

@@ -20,7 +20,7 @@ class SweepRow:
         label: of the combination.
         parameters: of its model.
         valid, test: perplexities of its runs, at batch 1.
-        tokens_per_second: of training, the mean over its runs.
+        tokens_per_second: of training, the median over its runs; None if they were too short to measure it.
         minutes: of training, the mean over its runs.
     """
 
@@ -28,7 +28,7 @@ class SweepRow:
     parameters: int
     valid: list[float]
     test: list[float]
-    tokens_per_second: float
+    tokens_per_second: float | None
     minutes: float
 
 
@@ -46,7 +46,7 @@ def row_of(label: str, runs: Sequence[RunFolder]) -> SweepRow:
         records[0].parameters("total") or 0,
         recorded(records, "static", "valid"),
         recorded(records, "static", "test"),
-        statistics.median(speeds) if speeds else 0.0,
+        statistics.median(speeds) if speeds else None,
         statistics.mean(record.minutes for record in records),
     )
 
@@ -61,8 +61,8 @@ def cells_of(row: SweepRow) -> list[str]:
         f"{row.parameters:,}",
         mean(row.valid),
         mean(row.test),
-        f"{row.tokens_per_second:,.0f}",
-        f"{row.minutes:.1f}",
+        "–" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}",
+        f"{row.minutes:.1f}" if row.minutes >= 1 else f"{row.minutes:.2g}",
     ]
 
 

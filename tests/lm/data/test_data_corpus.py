@@ -54,7 +54,7 @@ def test_a_bad_split_is_named(
 
 
 def test_an_unknown_name_gets_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(PRUError, match=r"there is no corpus 'wikitext2'; .* did you mean 'wikitext-2'"):
+    with pytest.raises(PRUError, match=r"no corpus 'wikitext2' in .*; use .* did you mean 'wikitext-2'"):
         load_corpus("wikitext2", data_root=tmp_path)
 
 
@@ -75,8 +75,15 @@ def test_a_folder_that_is_not_there_is_refused(folder: str | Path) -> None:
 
 
 def test_a_named_corpus_that_is_not_there_says_how_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(PRUError, match=r"get it with `pru data ptb`, .* `pru data ptb --from DIR`"):
-        load_corpus("ptb", data_root=tmp_path)
+    for _ in range(2):  # without a folder, and with one that has nothing
+        with pytest.raises(PRUError, match=r"get it with `pru data ptb`, .* `pru data ptb --from DIR`"):
+            load_corpus("ptb", data_root=tmp_path)
+        (tmp_path / "penn").mkdir(exist_ok=True)
+
+
+def test_a_name_that_is_not_there_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(PRUError, match=f"no corpus 'mine' in {tmp_path}, and no folder of that name"):
+        load_corpus("mine", data_root=tmp_path)
 
 
 def test_other_text_under_a_published_name_is_refused(tmp_path: Path) -> None:

@@ -91,6 +91,20 @@ def test_a_text_is_prepared_once_and_always_the_same(tmp_path: Path, data_root: 
     assert [entry.name for entry in data_root.iterdir() if entry.name.startswith(".")] == []
 
 
+def test_a_name_keeps_its_text_and_options(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.txt", english(500))
+    first = prepare_text([path], "mine")
+    assert prepare_text([written(tmp_path / "copy.txt", english(500))], "mine") == first
+    for source, options in [
+        (written(tmp_path / "b.txt", english(500, seed=2)), {}),
+        (path, {"tokenizer": "characters"}),
+        (path, {"vocabulary": 100}),
+    ]:
+        with pytest.raises(PRUError, match=rf"'mine' exists with other text or options; .* {first.folder}$"):
+            prepare_text([source], "mine", **options)
+    assert prepare_text([path], "mine") == first
+
+
 def test_a_folder_is_read_as_one_text(tmp_path: Path) -> None:
     folder = tmp_path / "docs"
     (folder / "sub").mkdir(parents=True)

@@ -109,7 +109,7 @@ def _text_files(name_or_folder: str | Path, data_root: str | Path | None) -> dic
     name = name_or_folder if isinstance(name_or_folder, str) else None
     if name is not None and name in CORPORA:
         folder = Path(data_root or data_folder()) / CORPORA[name].folder
-        if not folder.is_dir():
+        if not all((folder / f"{split}.txt").is_file() for split in SPLITS):
             raise PRUError(
                 f"corpus {name!r} is not at {folder}; get it with `pru data {name}`, "
                 f"or import a local copy with `pru data {name} --from DIR`"
@@ -118,9 +118,10 @@ def _text_files(name_or_folder: str | Path, data_root: str | Path | None) -> dic
     folder = Path(os.path.expanduser(name_or_folder))
     if not folder.is_dir():
         raise PRUError(
-            f"there is no corpus '{name_or_folder}'; use {', '.join(map(repr, NAMES))}, the name of a corpus "
-            f"that you prepared with `pru data NAME --from FILE`, or a folder with train.txt, valid.txt and "
-            f"test.txt{did_you_mean(str(name_or_folder), NAMES)}"
+            f"there is no corpus '{name_or_folder}' in {data_root or data_folder()}, and no folder of that "
+            f"name; use {', '.join(map(repr, NAMES))}, the name of a corpus that you prepared with "
+            f"`pru data NAME --from FILE`, or a folder with train.txt, valid.txt and test.txt"
+            f"{did_you_mean(str(name_or_folder), NAMES)}"
         )
     return _files_of(folder)
 

@@ -21,7 +21,7 @@ import numpy as np
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import check_tokenizer, is_subwords
 from torch_pru.lm.corpora import BUILT_IN, CORPORA
-from torch_pru.lm.data.sources import SPLITS
+from torch_pru.lm.data.sources import PARTS, SPLITS
 from torch_pru.lm.data.splitting import (
     FEWEST_TOKENS,
     ByteSplitter,
@@ -62,6 +62,7 @@ class PreparedText:
         types: size of the vocabulary, ``<eos>`` and ``<unk>`` included.
         tokens: number of tokens in each part.
         unknown: number of tokens in each part that became ``<unk>``.
+        digest: of the text and the options that it was made with.
     """
 
     name: str
@@ -73,6 +74,7 @@ class PreparedText:
     types: int
     tokens: dict[str, int]
     unknown: dict[str, int]
+    digest: str = ""
 
     def unknown_share(self, split: str) -> float:
         """The share of a part's tokens that became ``<unk>``."""
@@ -89,6 +91,8 @@ def prepare_text(
     progress: ProgressCallback | None = None,
 ) -> PreparedText:
     """Prepare text files for training, or find what was prepared from the same text before.
+
+    A name that another text has, or the same text with other options, is refused.
 
     Stretches of the text, spread over all of it, are set aside for validation and test: 5% each, up to about
     30,000 tokens. A folder with ``train.txt``, ``valid.txt`` and ``test.txt`` keeps its own parts. The
@@ -114,12 +118,19 @@ def prepare_text(
     reason = ""
     if tokenizer == "auto":
         tokenizer, reason = choose_tokenizer(sample)
+    kind = sha256_of(Path(tokenizer)) if tokenizer.endswith(".json") else tokenizer
+    digest = digest_of(files, f"{FORMAT} {sorted(parts)} {kind} {vocabulary}")
+    named = name is not None
     if name is None:
-        kind = sha256_of(Path(tokenizer)) if tokenizer.endswith(".json") else tokenizer
-        name = name_of(Path(sources[0]), files, f"{FORMAT} {sorted(parts)} {kind} {vocabulary}")
+        name = f"{stem_of(Path(sources[0]))}-{digest[:8]}"
     check_name(name)
     folder = Path(data_root or data_folder()) / name
-    if not (folder / "corpus.json").exists():
+    if (folder / "corpus.json").exists():
+        if named and prepared_text(folder).digest != digest:
+            raise PRUError(
+                f"corpus {name!r} exists with other text or options; choose another name, or remove {folder}"
+            )
+    else:
         if folder.exists():
             raise PRUError(f"{folder} exists and is not a prepared corpus; choose another name")
         make_folder(folder.parent)
@@ -136,6 +147,7 @@ def prepare_text(
                 "size": size,
                 "tokenizer": tokenizer,
                 "reason": reason,
+                "digest": digest,
             }
             ready = Path(aside) / "ready"
             (ready / "corpus.json").write_text(json.dumps({"format": FORMAT, **about}, indent=1) + "\n")
@@ -171,7 +183,7 @@ def subword_parts(
                 file.write(np.array(subwords.encode(block), kind).tobytes())
         length = (folder / "ids").stat().st_size // np.dtype(kind).itemsize
         if length < (FEWEST_TOKENS if split == "train" else 2):
-            raise PRUError(f"the {split} part of the text has only {length:,} tokens; give more text")
+            raise PRUError(f"the {PARTS[split]} part of the text has only {length:,} tokens; give more text")
         ids = np.lib.format.open_memmap(ready / f"{split}.npy", mode="w+", dtype=kind, shape=(length,))
         ids[:] = np.memmap(folder / "ids", kind, "r")
         ids.flush()
@@ -253,11 +265,15 @@ def check_name(name: str) -> None:
         raise PRUError(f"{name!r} cannot name a corpus; use letters, digits, '-', '_' and '.'")
 
 
-def name_of(source: Path, files: Sequence[Path], choices: str) -> str:
-    """A name for the corpus of a text: the file's own, and a hash of the text and the choices."""
-    stem = re.sub(r"[^\w-]+", "-", source.resolve().stem).strip("-_")[:40] or "text"
+def stem_of(source: Path) -> str:
+    """The beginning of the name of a text's corpus: that of its first file."""
+    return re.sub(r"[^\w-]+", "-", source.resolve().stem).strip("-_")[:40] or "text"
+
+
+def digest_of(files: Sequence[Path], options: str) -> str:
+    """A hash of a text and the options that it is prepared with."""
     digests = "".join(sha256_of(path) for path in files)
-    return f"{stem}-{hashlib.sha256((choices + digests).encode()).hexdigest()[:8]}"
+    return hashlib.sha256((options + digests).encode()).hexdigest()
 
 
 def title_of(corpus: str) -> str:

@@ -13,6 +13,7 @@ import posixpath
 import tarfile
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from torch_pru.errors import PRUError, check_choice
@@ -33,6 +34,9 @@ UNPACKED_LIMIT = 1 << 31
 """Bytes of an unpacked archive that are looked through for a text."""
 
 SPLITS = ("train", "valid", "test")
+
+PARTS = {"train": "training", "valid": "validation", "test": "test"}
+"""The parts of a text in words."""
 
 _LOCAL_NAMES = ("{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens")  # as the sets are handed around
 
@@ -60,8 +64,25 @@ def fetch(
     source = _source(name)
     folder = Path(root or data_folder()) / source.folder
     make_folder(folder)
+    try:
+        failures = _try_mirrors(source, folder, source.mirrors if mirrors is None else mirrors, progress)
+    finally:
+        with suppress(OSError):  # a folder with files stays
+            folder.rmdir()
+    if _missing(source, folder):
+        raise PRUError(
+            f"could not download {name!r} from any mirror: {'; '.join(failures)}. "
+            f"To import a copy from elsewhere: `pru data {name} --from DIR`"
+        )
+    return folder
+
+
+def _try_mirrors(
+    source: Source, folder: Path, mirrors: Sequence[Mirror], progress: ProgressCallback | None
+) -> list[str]:
+    """Fetch what is missing from one mirror after the other; what went wrong."""
     failures = []
-    for mirror in source.mirrors if mirrors is None else mirrors:
+    for mirror in mirrors:
         missing = _missing(source, folder)
         try:
             if mirror.member is None:
@@ -71,12 +92,7 @@ def fetch(
                 _fetch_archive(mirror, folder, missing, source, progress)
         except MirrorError as failure:
             failures.append(str(failure))
-    if _missing(source, folder):
-        raise PRUError(
-            f"no mirror gave {name!r}: {'; '.join(failures)}. "
-            f"To import a copy from elsewhere: `pru data {name} --from DIR`"
-        )
-    return folder
+    return failures
 
 
 def adopt(name: str, folder: str | Path, root: str | Path | None = None) -> Path:
@@ -134,7 +150,7 @@ def _local_copy(folder: Path, split: str) -> Path:
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise PRUError(f"{folder} has no {split} text; expected one of {', '.join(names)}")
+    raise PRUError(f"{folder} has no {PARTS[split]} text; expected one of {', '.join(names)}")
 
 
 def _fetch_file(

@@ -72,11 +72,13 @@ class Interrupted(SystemExit):
 
     def __init__(self, number: int, run: str, *, finished: bool = False) -> None:
         super().__init__(128 + number)
-        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        self.signal_name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         if finished:
-            self.message = f"stopped by {name}; the run in {run} is finished"
+            self.message = f"stopped by {self.signal_name}; the run in {run} is finished"
         else:
-            self.message = f"stopped by {name} and saved; continue with: {pru_command('resume', run)}"
+            self.message = (
+                f"stopped by {self.signal_name} and saved; continue with: {pru_command('resume', run)}"
+            )
 
     def __str__(self) -> str:
         return self.message
