@@ -86,5 +86,20 @@ def test_trained_runs_with_a_figure(recipe: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "comparison.png").stat().st_size > 1000
 
 
+def test_the_interval_of_a_short_text_with_one_run_on_each_side(recipe: Path, tmp_path: Path) -> None:
+    """Its blocks are short, so that there are some to draw from; there is only one seed."""
+    for name, rate in (("a", "5.0"), ("b", "0.5")):
+        settings = ("--set", "epochs=1", "--set", f"learning_rate={rate}")
+        pru("train", recipe, *settings, "--out", tmp_path / name)
+    first, second = (next((tmp_path / name).iterdir()) for name in "ab")
+    for run in (first, second):
+        pru("evaluate", run, "--split", "test")
+    shown = pru("compare", first, "--against", second, "--out", tmp_path / "out")
+    assert "95% interval over tokens (bootstrap)" in shown
+    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    low, high = found["bootstrap"]
+    assert low < found["difference"] < high
+
+
 def test_the_other_side_is_required() -> None:
     assert "--against" in refusal("compare", *recorded("ptb-pru-g4", 1))

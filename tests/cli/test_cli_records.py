@@ -17,7 +17,7 @@ from command import invoke, pru, refusal, write_corpus
 from torch_pru import PRUError
 from torch_pru.cli.train import new_folders
 from torch_pru.lm.evaluation.scores import load_log_probabilities, load_scores
-from torch_pru.lm.records import keep
+from torch_pru.lm.records import keep, read_compact
 from torch_pru.lm.run import RunFolder
 from torch_pru.lm.verify import accept
 
@@ -226,3 +226,14 @@ def test_weights_of_another_model_are_told_of_in_short(run: Path, tmp_path: Path
     errors = refusal("generate", copy)
     assert "does not fit the run's config.toml and vocabulary.txt: weights lacks 'layers.1." in errors
     assert len(errors) < 500
+
+
+def test_the_runs_of_a_folder_are_kept_in_one_file(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "runs" / "sweep" / "one")
+    shutil.copytree(run, tmp_path / "runs" / "two")
+    pru("report", tmp_path / "runs", "--keep", tmp_path / "kept.jsonl")
+    assert [record.name for record in read_compact(tmp_path / "kept.jsonl")] == ["one", "two"]
+    errors = refusal("report", tmp_path / "missing.jsonl")
+    assert "missing.jsonl" in errors
+    assert "No such file" in errors
+    assert "PRUError" not in errors

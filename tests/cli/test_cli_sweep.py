@@ -60,6 +60,8 @@ def test_a_grid_is_trained_scored_and_shown(recipe: Path, tmp_path: Path) -> Non
         assert f"{folder} has a sweep of another grid or text; choose another --name, or " in said
         assert f"pru sweep --resume {folder}" in said
     assert (folder / "grid.toml").read_text() == grid
+    said = refusal("sweep", "--resume", folder, "--seeds", 3, "--unit", "pru")
+    assert "--resume continues the sweep as it was started; leave out --unit, --seeds" in said
 
 
 def test_more_seeds_are_added(recipe: Path, tmp_path: Path) -> None:

@@ -125,8 +125,8 @@ def test_an_lstm_leaves_the_settings_of_the_pru_out(tmp_path: Path) -> None:
     sizes = ["--set", "embedding=16", "--set", "hidden=[16]", "--epochs", 1, "--device", "cpu"]
     _, errors = train(english(tmp_path / "a.txt"), "quickstart", *sizes, "--unit", "lstm", "--out", out)
     settings = f"levels={recipe.model.levels}, groups={recipe.model.groups} and init={recipe.model.init}"
-    assert f"note: {settings} do not apply to an LSTM and are ignored\n" in errors
-    assert "--groups 4: only a PRU has such settings" in refusal("train", "--unit", "lstm", "--groups", 4)
+    assert f"note: {settings} are settings of a PRU and are ignored\n" in errors
+    assert "--groups 4: for a PRU only" in refusal("train", "--unit", "lstm", "--groups", 4)
 
 
 CHINESE = "道可道，非常道。名可名，非常名。無名天地之始；有名萬物之母。\n" * 60

@@ -101,5 +101,5 @@ def test_a_damaged_file_is_named(damage: Callable[[list[str]], list[str]], tmp_p
     run, file = write_run(tmp_path / "run", load_recipe("ptb-pru-g4")), tmp_path / "tries.jsonl"
     keep(run, file)
     file.write_text("\n".join(damage(file.read_text().splitlines())))
-    with pytest.raises(PRUError, match=r"tries\.jsonl is not a file of compact run records"):
+    with pytest.raises(PRUError, match=r"tries\.jsonl is not a file that pru report --keep has written"):
         report([file])

@@ -317,7 +317,7 @@ def test_a_compact_record_that_is_none(
     (tmp_path / "runs.jsonl").write_text(f"{json.dumps(shared)}\n{json.dumps(line)}\n")
     with cheap(2):
         status, shown = pru("report", tmp_path / "runs.jsonl")
-    assert (status, "is not a file of compact run records" in shown) == (2, True)
+    assert (status, "is not a file that pru report --keep has written" in shown) == (2, True)
 
 
 def test_a_compact_record_that_is_nested_too_deeply(tmp_path: Path) -> None:

@@ -98,14 +98,16 @@ def show(found: RunComparison) -> None:
         table.add_row(name, *side_cells(side))
     console.print(table)
     lines = [f"difference (RUN minus --against): {found.difference:+.2f}"]
-    if max(len(found.runs), len(found.against)) > 1:
+    several = max(len(found.runs), len(found.against)) > 1
+    if several:
         lines.insert(0, "perplexity: mean over runs ± standard deviation")
     if found.interval is not None and found.degrees is not None:
         lines.append(
             f"95% interval over seeds (Welch, {found.degrees:.1f} degrees of freedom): {ends(found.interval)}"
         )
     if found.bootstrap is not None:
-        lines.append(f"95% interval over seeds and tokens (bootstrap): {ends(found.bootstrap)}")
+        over = "seeds and tokens" if several else "tokens"
+        lines.append(f"95% interval over {over} (bootstrap): {ends(found.bootstrap)}")
     for line in [*lines, f"verdict: {found.verdict}", *(f"note: {note}" for note in found.notes)]:
         console.print(line, soft_wrap=True)
 

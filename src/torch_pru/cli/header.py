@@ -64,7 +64,7 @@ def plan_in_words(config: Config, tokens: int, speed: float | None) -> str:
         >>> plan_in_words(config, tokens=100_000, speed=50_000.0)
         '30 epochs, about 1 min on this machine, limited to 2 min of training (plus starting and scoring)'
         >>> plan_in_words(config, tokens=100_000, speed=10_000.0)
-        'up to 30 epochs, limited to 2 min of training (plus starting and scoring), about 12 on this machine'
+        'up to 30 epochs, about 12 on this machine, limited to 2 min of training (plus starting and scoring)'
         >>> plan_in_words(config, tokens=10_000_000, speed=50_000.0)
         'limited to 2 min of training (plus starting and scoring), enough for about 60% of the text'
     """
@@ -79,7 +79,7 @@ def plan_in_words(config: Config, tokens: int, speed: float | None) -> str:
     passes = limit * speed / tokens
     if passes < 1:
         return f"{limited}, enough for {share_in_words(passes)} of the text"
-    return f"up to {count(epochs, 'epoch')}, {limited}, about {round(passes):,} on this machine"
+    return f"up to {count(epochs, 'epoch')}, about {round(passes):,} on this machine, {limited}"
 
 
 def expected_seconds(config: Config, corpus: Corpus, speed: float | None) -> float | None:

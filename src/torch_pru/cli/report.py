@@ -43,12 +43,14 @@ def report(
     the output is piped, the table is Markdown. Scores are those that `pru evaluate` has recorded.
     """
     from torch_pru.lm.records import keep as keep_run
+    from torch_pru.lm.records import record_paths
     from torch_pru.lm.report import report as write_report
     from torch_pru.lm.summary import summary
     from torch_pru.lm.visible import visible
 
-    names = [run.resolve().name for run in runs]
-    if keep is not None and (twice := sorted({name for name in names if names.count(name) > 1})):
+    kept = [] if keep is None else record_paths(runs)
+    names = [run.resolve().name for run in kept]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         raise PRUError(f"--keep {keep}: several runs are named {', '.join(twice)}; keep them one at a time")
     found = None if paper else summary(runs)
     if found is not None and found.rows and wraps(output()):
@@ -56,9 +58,9 @@ def report(
     else:
         text = write_report(runs) if found is None else found.markdown()
         typer.echo(visible(text, lines=True), nl=False)
-    if keep is not None:
-        for run in runs:
-            keep_run(run, keep)
+    for run in kept:
+        assert keep is not None
+        keep_run(run, keep)
 
 
 def show(found: Summary) -> None:

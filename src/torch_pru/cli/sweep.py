@@ -87,8 +87,9 @@ def sweep(
     Each combination is trained once per seed. At the end, one table and one figure show all combinations:
     parameters, perplexities (mean and standard deviation over seeds), speed and time.
 
-    The same command again, or pru sweep --resume DIR, continues where it stopped, and does not train finished
-    runs again. It may have more --seeds; for another grid, choose another --name.
+    The same command again continues where the sweep stopped, and does not train finished runs again; so does
+    pru sweep --resume DIR. To add runs, repeat the command with more --seeds; for another grid, choose
+    another --name.
 
     With --ray, the runs are trained in parallel on a Ray cluster. All its machines must share the folder of
     the sweep.
@@ -103,6 +104,10 @@ def sweep(
     if resume is not None:
         if not (resume / GRID).is_file():
             raise PRUError(f"there is no sweep in {resume}: {GRID} is missing")
+        axes = {"--unit": unit, "--levels": levels, "--groups": groups, "--seeds": seeds, "--set": settings}
+        others = {"--epochs": epochs, "--text": text, "--corpus": corpus, "--name": name, "--device": device}
+        if given := [option for option, value in (axes | others).items() if value]:
+            raise PRUError(f"--resume continues the sweep as it was started; leave out {', '.join(given)}")
         train_grid(read_grid(str(resume / GRID)), resume, minutes, ray)
         return
     lists = parse_settings(settings)

@@ -271,7 +271,7 @@ def say_what_is_dropped(names: Sequence[str], changes: Mapping[str, str]) -> Non
             dropped = {"levels": model.levels, "groups": model.groups} | pru_settings(model)
             *first, last = [f"{key}={value}" for key, value in dropped.items()]
             text = f"{', '.join(first)} and {last}"
-            say(messages(), f"note: {text} do not apply to an LSTM and are ignored")
+            say(messages(), f"note: {text} are settings of a PRU and are ignored")
 
 
 def named_config(config: Config, name: str | None) -> Config:

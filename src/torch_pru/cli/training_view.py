@@ -91,12 +91,12 @@ class RunView:
         many = progress.epochs > MANY_EPOCHS and seconds < SHORT_EPOCH and not progress.stop_reason
         if many and not self.said_many:
             self.said_many = True
-            self._print("epochs are short; only every tenth is shown")
+            self._print(f"of epochs under {SHORT_EPOCH:g} s, only every tenth is shown")
         if not many or progress.epoch % 10 == 0:
             self._print(epoch_line(progress, seconds))
         if progress.averaging and not self.averaging:
             self._print(
-                f"epoch {progress.epoch} did not improve validation; from here on the weights are averaged"
+                "validation no longer improves (trigger_window); from here on the weights are averaged"
             )
         if progress.stop_reason:
             self._print(stop_line(progress))

@@ -28,6 +28,9 @@ MARGIN = 0.5
 BLOCK = 1000
 """Tokens per block of the bootstrap: long enough that blocks depend little on each other."""
 
+LEAST_BLOCKS = 20
+"""A short text has shorter blocks, so that there are as many to draw from."""
+
 POSITIONS = (1, 2, 4, 8, 16, 32)
 """First positions of the bins of a sentence; the last bin is open."""
 
@@ -171,14 +174,25 @@ def with_tokens(
     if first is None or second is None:
         return replace(found, notes=notes)
     by_frequency, by_position = token_parts(runs[0], found.split, first, second, notes)
+    size = block_size(first.shape[1])
     return replace(
         found,
-        bootstrap=crossed_bootstrap(blocks_of(first, BLOCK), blocks_of(second, BLOCK)),
+        bootstrap=crossed_bootstrap(blocks_of(first, size), blocks_of(second, size)),
         loss_difference=float(first.mean() - second.mean()),
         by_frequency=by_frequency,
         by_position=by_position,
         notes=notes,
     )
+
+
+def block_size(tokens: int) -> int:
+    """Tokens per block of the bootstrap, for a text with so many tokens.
+
+    Example:
+        >>> block_size(82_430), block_size(934)
+        (1000, 46)
+    """
+    return max(1, min(BLOCK, tokens // LEAST_BLOCKS))
 
 
 def refuse_mixtures(folders: Sequence[Sequence[RunFolder]]) -> None:
@@ -316,4 +330,4 @@ def part(
 
 def contributions(losses: NDArray[numpy.float64], chosen: NDArray[numpy.bool_]) -> Blocks:
     """Blocks in which only the chosen tokens have a loss, over all tokens."""
-    return blocks_of(numpy.where(chosen, losses, 0.0), BLOCK)
+    return blocks_of(numpy.where(chosen, losses, 0.0), block_size(losses.shape[1]))

@@ -144,7 +144,7 @@ class ModelConfig:
             )
         if self.unit != "pru" and (others := pru_settings(self)):  # they would have no effect
             given = ", ".join(f"{name}={shown(value)}" for name, value in others.items())
-            raise PRUError(f"{given}: only a PRU has such settings; leave them out, or use unit='pru'")
+            raise PRUError(f"{given}: for a PRU only; leave it out, or set unit to 'pru'")
 
 
 def pru_settings(model: ModelConfig) -> dict[str, Any]:

@@ -192,8 +192,10 @@ def read_compact(path: Path) -> list[RunRecord]:
             raise ValueError("the first line must hold the shared settings and environment")
         return [unpack(line, shared, path) for line in lines]
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError, PRUError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise PRUError(f"{path} is not a file of compact run records ({reason})") from error
+        if isinstance(error, MissingFileError):
+            raise
+        reason = error if isinstance(error, PRUError) else f"{type(error).__name__}: {error}"
+        raise PRUError(f"{path} is not a file that pru report --keep has written ({reason})") from error
 
 
 def append_compact(path: Path, record: RunRecord) -> None:
@@ -334,13 +336,17 @@ def spread(pairs: Iterable[Sequence[Any]], count: int) -> Iterator[Any]:
 def read_results(paths: Iterable[str | Path]) -> list[RunRecord]:
     """Read run folders, compact files (``.jsonl``), and folders that hold either of them."""
     found: list[RunRecord] = []
+    for path in record_paths(paths):
+        found += read_compact(path) if path.suffix == ".jsonl" else [read_folder(path)]
+    return found
+
+
+def record_paths(paths: Iterable[str | Path]) -> list[Path]:
+    """Run folders and compact files: those given, and those in the other folders given."""
+    found: list[Path] = []
     for path in map(Path, paths):
-        if path.suffix == ".jsonl":
-            found += read_compact(path)
-        elif path.is_dir() and not (path / "run.json").exists() and (inside := records_inside(path)):
-            found += read_results(inside)
-        else:
-            found.append(read_folder(path))
+        is_record = path.suffix == ".jsonl" or (path / "run.json").exists() or not path.is_dir()
+        found += [path] if is_record else records_inside(path) or [path]
     return found
 
 

@@ -95,11 +95,12 @@ def differing_settings(results: Sequence[RunRecord]) -> list[str]:
 
 
 def trained_settings(result: RunRecord) -> dict[str, Any]:
-    """The settings that decide what a run trains; those that only a PRU has are left out of other runs."""
-    unit = result.own_settings["unit"]
-    return {
-        key: value for key, value in result.own_settings.items() if unit == "pru" or key not in PRU_SETTINGS
-    }
+    """The settings that decide what a run trains; those that only a PRU has are left out of other runs.
+
+    So is the limit of time, for which there is a column.
+    """
+    others = {"minutes"} if result.own_settings["unit"] == "pru" else {"minutes", *PRU_SETTINGS}
+    return {key: value for key, value in result.own_settings.items() if key not in others}
 
 
 def cells(result: RunRecord, differing: Sequence[str], *, per_word: bool = False) -> list[str]:

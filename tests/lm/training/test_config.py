@@ -58,7 +58,7 @@ def test_settings_survive_a_round_trip() -> None:
         ({"hidden": "1150"}, "hidden='1150' must be a list"),
         (
             {"unit": "lstm", "groups": 4},
-            "groups=4: only a PRU has such settings; leave them out, or use unit='pru'",
+            "groups=4: for a PRU only; leave it out, or set unit to 'pru'",
         ),
         ({"latent_dropout": 0.2}, "latent_dropout=0.2 belongs to a mixture of softmaxes"),
         ({"corpus": ""}, "corpus='' is not a text"),
