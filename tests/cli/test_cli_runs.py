@@ -96,6 +96,18 @@ def test_scores_of_other_weights_are_dropped(run: Path) -> None:
     assert list(json.loads(path.read_text())["results"]["static"]) == ["test"]
 
 
+def test_a_run_whose_scores_were_dropped_has_its_parameters_in_the_report(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "copy")
+    pru("evaluate", copy)
+    path = copy / "scores.json"
+    total = json.loads(path.read_text())["parameters"]["total"]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"parameters": {}, "results": {}}))
+    accept(copy)
+    shown = pru("report", copy)
+    assert f"{total:,}" in shown
+    assert "Without a validation score of these weights: copy." in shown
+
+
 def test_generate(run: Path) -> None:
     first = pru("generate", run, "--prompt", "the cat", "--words", 30, "--seed", 1)
     assert first.startswith("The cat")

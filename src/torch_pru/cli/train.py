@@ -36,7 +36,8 @@ Text = Annotated[
 ]
 Name = Annotated[str | None, typer.Option(help="Name of the run folder.")]
 Minutes = Annotated[
-    float | None, typer.Option(min=0.1, help="Stop after this many minutes.", show_default="10 with --text")
+    float | None,
+    typer.Option(min=0.1, help="Stop after this many minutes.", show_default="10 for own text"),
 ]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the training text.")]
 Unit = Annotated[
@@ -88,7 +89,7 @@ def train(
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Train in exactly this folder; if it has a run, resume it. Only for one RECIPE, and not "
+            help="Train in exactly this folder; if it has a run, resume it. Only for a single run, and not "
             "with --name, --seeds or --text.",
         ),
     ] = None,
@@ -99,7 +100,8 @@ def train(
     Without any option, a small PRU learns the King James Bible in a few minutes, without a download.
 
     With --text FILE, the text is split into a training, a validation and a test part, and the size of the
-    model and the number of epochs are chosen to suit the text, the machine and --minutes.
+    model and the number of epochs are chosen to suit the text, the machine and --minutes; so they are with a
+    --corpus that pru data has made from your text.
 
     With a RECIPE, the model that it describes is trained; most built-in recipes are models of the paper
     (Mehta et al., 2018). On a GPU, up to 16 recipes are trained at the same time; on a CPU, one after the

@@ -60,7 +60,7 @@ class RunRecord:
         epochs: the lines of ``metrics.jsonl`` that end an epoch.
         text_digest: of the text it was trained on; empty in old records.
         stop_reason: why training stopped, see `torch_pru.lm.metrics.stop_reason`.
-        word_count: size of the vocabulary, for runs without scores; None where it is not known.
+        word_count: size of the vocabulary, for runs without scores of these weights; None if not known.
     """
 
     path: Path
@@ -175,7 +175,7 @@ def read_folder(folder: str | Path) -> RunRecord:
         epochs=epochs,
         text_digest=run.text_digest,
         stop_reason=stop_reason([last]),
-        word_count=run.word_count() if scores is None and has_words else None,
+        word_count=run.word_count() if not (scores and scores.parameters) and has_words else None,
     )
 
 

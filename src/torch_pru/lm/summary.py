@@ -74,7 +74,8 @@ def summary(paths: Iterable[str | Path]) -> Summary:
         for name, result in zip(names, results, strict=True)
         if result.perplexity("static", "valid") is None
     ]
-    note = f"No validation score yet: {', '.join(unscored)}. Score a run with `pru evaluate RUN`."
+    listed = ", ".join(unscored)
+    note = f"Without a validation score of these weights: {listed}. Score a run with `pru evaluate RUN`."
     return Summary(heading, shown, note if unscored else "")
 
 
