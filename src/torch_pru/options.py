@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from torch_pru.errors import (
@@ -191,7 +192,8 @@ def grouped_spec(in_features: int, out_features: int, groups: int) -> TransformS
     groups = check_positive("groups", groups)
     for name, size in (("in_features", in_features), ("out_features", out_features)):
         if size % groups:
-            fitting = [str(g) for g in range(1, 65) if not (in_features % g or out_features % g)][:8]
+            fits = (g for g in range(1, out_features + 1) if not (in_features % g or out_features % g))
+            fitting = [str(g) for g in islice(fits, 8)]
             choices = " or ".join(filter(None, (", ".join(fitting[:-1]), fitting[-1])))
             raise PRUError(f"groups={groups} does not divide {name}={size}; use {choices}")
     return TransformSpec(in_features, (out_features,), groups)

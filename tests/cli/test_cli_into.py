@@ -32,7 +32,7 @@ def test_the_same_command_starts_and_resumes(tmp_path: Path) -> None:
     assert (run / "metrics.jsonl").read_bytes() == before
     assert RunFolder.open(run).config.training.epochs == 1
     said = refusal("train", recipe, "--into", run, "--epochs", 2)
-    assert "was trained with epochs=1, not 2; choose another folder for --into" in said
+    assert f"was trained with epochs=1, not 2; to resume it, use pru resume {run}; for a new run, " in said
 
 
 def test_what_cannot_be_used_with_into(tmp_path: Path) -> None:

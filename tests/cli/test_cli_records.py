@@ -233,6 +233,7 @@ def test_the_runs_of_a_folder_are_kept_in_one_file(run: Path, tmp_path: Path) ->
     shutil.copytree(run, tmp_path / "runs" / "two")
     pru("report", tmp_path / "runs", "--keep", tmp_path / "kept.jsonl")
     assert [record.name for record in read_compact(tmp_path / "kept.jsonl")] == ["one", "two"]
+    assert pru("report", tmp_path / "runs", tmp_path / "runs" / "two").count("| two") == 1
     errors = refusal("report", tmp_path / "missing.jsonl")
     assert "missing.jsonl" in errors
     assert "No such file" in errors

@@ -105,7 +105,7 @@ def test_a_run_whose_scores_were_dropped_has_its_parameters_in_the_report(run: P
     accept(copy)
     shown = pru("report", copy)
     assert f"{total:,}" in shown
-    assert "Without a validation score of these weights: copy." in shown
+    assert "No validation score: copy." in shown
 
 
 def test_generate(run: Path) -> None:

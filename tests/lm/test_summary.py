@@ -19,7 +19,7 @@ def test_runs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
     found = summary([tmp_path / "a", tmp_path / "b"])
     both = [str(tmp_path / name / "g1-seed1") for name in ("a", "b")]
     assert [row[0] for row in found.rows] == [*both, "g2-seed1"]
-    assert found.note.startswith("Without a validation score of these weights: g2-seed1. ")
+    assert found.note.startswith("No validation score: g2-seed1. ")
 
 
 def test_parameters_are_counted_without_scores(tmp_path: Path) -> None:

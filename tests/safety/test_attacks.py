@@ -214,7 +214,7 @@ class Range:
             return f"took {(peak_memory() - memory) >> 20} MB"
         if status not in (0, 1, 2):
             return f"status {status}: {shown[:200]}"
-        told = any(words in shown for words in ("warning", "note: no ", "Without a validation score"))
+        told = any(words in shown for words in ("warning", "note: no ", "No validation score"))
         if status or (told and case.command != "resume"):
             return ""
         if case.command == "verify":

@@ -89,8 +89,8 @@ def train(
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Train in exactly this folder; if it has a run, resume it. Only for a single run, and not "
-            "with --name, --seeds or --text.",
+            help="Train in exactly this folder, or resume its run, if that has the same RECIPE and settings. "
+            "Only for a single run, and not with --name, --seeds or --text.",
         ),
     ] = None,
     settings: Set = None,
@@ -160,11 +160,12 @@ def refuse_with_into(options: Sequence[str], recipes: int) -> None:
 def train_into(folder: Path, config: Config) -> None:
     """Train one configuration into a given folder, or resume the run that it has."""
     from torch_pru.cli.resume import resume
-    from torch_pru.lm.run import RunFolder
+    from torch_pru.lm.run import RunFolder, pru_command
 
     check_recipes([config], texts=True)
     if (folder / "run.json").exists():
-        check_same(RunFolder.open(folder), config, "choose another folder for --into")
+        advice = f"to resume it, use {pru_command('resume', folder)}; for a new run, choose another folder"
+        check_same(RunFolder.open(folder), config, advice)
         resume([folder])
     else:
         start_training([config], [folder])

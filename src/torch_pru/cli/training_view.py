@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch_pru.lm.training import TrainingProgress
 
 MANY_EPOCHS = 40  # of more, if they are short, every tenth has a line
-SHORT_EPOCH = 2.0  # seconds
+SHORT_EPOCH = 1.5  # seconds, rounded to 1
 FIELDS = ("speed", "loss", "perplexity", "left")
 LEAST = 28  # characters for what a narrow terminal shows of a run beside its name
 
@@ -75,6 +75,7 @@ class RunView:
         self.task = bars.add_task(f"{label}starting", total=None, speed="", loss="", perplexity="", left="")
         self.epoch_started = self.last_line = time.monotonic()
         self.said_many = False
+        self.first_epoch = True  # after a resume, only a part of it is timed
         self.averaging = True  # until a report says that it has not started
 
     def __call__(self, progress: TrainingProgress) -> None:
@@ -88,15 +89,18 @@ class RunView:
     def _show_epoch(self, progress: TrainingProgress) -> None:
         now = time.monotonic()
         seconds = now - self.epoch_started
-        many = progress.epochs > MANY_EPOCHS and seconds < SHORT_EPOCH and not progress.stop_reason
+        short = seconds < SHORT_EPOCH and not self.first_epoch
+        many = progress.epochs > MANY_EPOCHS and short and not progress.stop_reason
+        self.first_epoch = False
         if many and not self.said_many:
             self.said_many = True
-            self._print(f"of epochs under {SHORT_EPOCH:g} s, only every tenth is shown")
+            self._print("of epochs that take a second or less, only every tenth is shown")
         if not many or progress.epoch % 10 == 0:
             self._print(epoch_line(progress, seconds))
         if progress.averaging and not self.averaging:
             self._print(
-                "validation no longer improves (trigger_window); from here on the weights are averaged"
+                f"epoch {progress.epoch} is worse in validation than an epoch long before it; from here on "
+                f"the weights are averaged"
             )
         if progress.stop_reason:
             self._print(stop_line(progress))

@@ -75,7 +75,7 @@ def summary(paths: Iterable[str | Path]) -> Summary:
         if result.perplexity("static", "valid") is None
     ]
     listed = ", ".join(unscored)
-    note = f"Without a validation score of these weights: {listed}. Score a run with `pru evaluate RUN`."
+    note = f"No validation score: {listed}. Score a run with `pru evaluate RUN`."
     return Summary(heading, shown, note if unscored else "")
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from numbers import Real
 
 import torch
 from torch import Tensor
 
-from torch_pru.errors import PRUError, check_not_negative, check_positive, check_probability
+from torch_pru.errors import PRUError, check_not_negative, check_positive, shown
 from torch_pru.lm.data.text import EOS
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.evaluation.static import eval_mode
@@ -136,8 +137,7 @@ def _check(temperature: float, top_k: int | None, top_p: float, seed: int | None
     check_not_negative("temperature", temperature)
     if top_k is not None:
         check_positive("top_k", top_k)
-    check_probability("top_p", top_p, one_allowed=True)
-    if top_p == 0:
-        raise PRUError("top_p=0 leaves no word to draw; use a number in (0, 1], or temperature=0")
+    if isinstance(top_p, bool) or not isinstance(top_p, Real) or not 0 < top_p <= 1:
+        raise PRUError(f"top_p={shown(top_p)} must be greater than 0 and at most 1")
     if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**63):
         raise PRUError(f"seed={seed!r} must be an integer from 0 to 2^63 - 1, or None")
