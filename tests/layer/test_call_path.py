@@ -73,7 +73,7 @@ CALLS: dict[str, tuple[Callable[[], Callable[[], object]], int]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_few_files(name: str):
     make, most = CALLS[name]
-    if (reason := native.missing_reason()) is not None and name == "a layer":
+    if (reason := native.missing_reason()) is not None:
         pytest.skip(reason)  # the next test counts the files of this case
     files = files_of(make())
     assert len(files) <= most, files
@@ -84,6 +84,8 @@ def test_few_files_without_compiled_kernels():
     for steps in (1, 8):
         files = files_of(layer_call(steps))
         assert len(files) <= 11, files
+    files = files_of(training_step())
+    assert len(files) <= 17, files
 
 
 if __name__ == "__main__":

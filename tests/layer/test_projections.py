@@ -12,6 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.utils.rnn import pack_sequence
 
 from torch_pru import PRU, PRUError, convert_lstm
+from torch_pru.ops import native
 
 from .comparing import assert_all_close, gradients, paper
 
@@ -94,6 +95,8 @@ def test_auto_fits_the_projection():
 
 @pytest.mark.parametrize("backend", ["loop", "lstm", "native"])
 def test_fused_backends_refuse_in_words(backend: str):
+    if backend == "native" and (missing := native.missing_reason()) is not None:
+        pytest.skip(missing)
     x = torch.randn(40, 2, 16)
     with pytest.raises(PRUError, match=rf"backend='{backend}' cannot run this call: .*proj_size"):
         PRU(16, 16, proj_size=4, backend=backend)(x)
