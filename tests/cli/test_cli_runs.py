@@ -48,7 +48,7 @@ def test_words_of_a_text_that_are_unknown_are_counted(run: Path, tmp_path: Path)
     )
     assert pru("evaluate", run, "--text", text).splitlines()[-1] == line
     shown = json.loads(pru("evaluate", run, "--text", text, "--json"))
-    assert (shown["unknown_words"], shown["words"]) == (2, 9)
+    assert (shown["unknown_words"], shown["words_in_text"]) == (2, 9)
     text.write_text("the cat saw a <unk>\n")
     assert "vocabulary" not in pru("evaluate", run, "--text", text)
     assert "unknown_words" not in json.loads(pru("evaluate", run, "--json"))

@@ -160,7 +160,7 @@ def show(
         counts = (
             {}
             if unknown is None or not whole_words
-            else dict(zip(("unknown_words", "words"), unknown, strict=True))
+            else dict(zip(("unknown_words", "words_in_text"), unknown, strict=True))
         )
         console.print_json(json.dumps({"text": text, **counts, **found}), ensure_ascii=True)
         return

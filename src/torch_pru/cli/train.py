@@ -100,8 +100,8 @@ def train(
     Without any option, a small PRU learns the King James Bible in a few minutes, without a download.
 
     With --text FILE, the text is split into a training, a validation and a test part, and the size of the
-    model and the number of epochs are chosen to suit the text, the machine and --minutes; so they are with a
-    --corpus that pru data has made from your text.
+    model and the number of epochs are chosen to suit the text, the machine and --minutes. The same holds for
+    a --corpus that pru data has made from your text.
 
     With a RECIPE, the model that it describes is trained; most built-in recipes are models of the paper
     (Mehta et al., 2018). On a GPU, up to 16 recipes are trained at the same time; on a CPU, one after the
