@@ -106,7 +106,7 @@ def unknown_line(text: PreparedText) -> str:
     if text.tokenizer not in TOKENIZERS:
         return ""
     share = text.unknown_share("valid")
-    return f"{share:.1%} of validation tokens are outside the vocabulary and read as <unk>"
+    return f"{share:.1%} of validation tokens are read as <unk>"
 
 
 def split_line(text: PreparedText) -> str:
