@@ -129,7 +129,7 @@ def test_recipes_that_differ_look_different() -> None:
         (["train", "--levels", "9"], "error: --levels 9 needs an embedding size divisible by 256; got "),
         (["train", "--set", "levels=9"], "error: --set levels=9 needs an embedding size divisible by 256"),
         (["train", "--groups", "3"], "error: --groups 3 does not divide the 128 units of layer 1; use 1, 2"),
-        (["train", "--set", "hidden=5"], "error: --set hidden=5 must be a list such as [3, 3]"),
+        (["train", "--set", "hidden=5"], "error: --set hidden=5 must be a list in brackets, such as [64]"),
         (["train", "--set", "hidden=[0]"], "error: hidden[0]=0 must be a positive integer"),
         (["train", "--seed", "-1"], "error: --seed -1 must be 0 or greater"),
         (["train", "--batch", "x"], "pru: error: --batch x must be an integer\n"),

@@ -92,7 +92,7 @@ def test_lines_where_there_is_no_terminal(dumb: bool, monkeypatch: pytest.Monkey
     assert text.splitlines() == [
         "epoch 3/500: 9,123 tokens/s, loss 4.50, perplexity 90.02, 2 h 3 min left",
         "epoch 3 of 500: perplexity 90.02 in training, 99.48 in validation, the best so far",
-        "epoch 3 is worse in validation than an epoch long before it; from here on the weights are averaged",
+        "improvement in validation has slowed; after epoch 3 the weights are averaged",
         "epoch 4/500: 9,123 tokens/s, loss 4.50, perplexity 90.02, 2 h 3 min left",
     ]
 

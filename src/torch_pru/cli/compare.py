@@ -90,7 +90,8 @@ def as_data(found: RunComparison) -> dict[str, Any]:
 def show(found: RunComparison) -> None:
     """Print a comparison."""
     console = output()
-    console.print(f"perplexity of the {found.split} text, {found.method}", soft_wrap=True)
+    text = "validation" if found.split == "valid" else found.split
+    console.print(f"perplexity of the {text} text, {found.method}", soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     for name in ("", "runs", "seeds", "parameters", "perplexity"):
         table.add_column(name, justify="left" if not name else "right")

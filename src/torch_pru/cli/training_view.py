@@ -99,8 +99,7 @@ class RunView:
             self._print(epoch_line(progress, seconds))
         if progress.averaging and not self.averaging:
             self._print(
-                f"epoch {progress.epoch} is worse in validation than an epoch long before it; from here on "
-                f"the weights are averaged"
+                f"improvement in validation has slowed; after epoch {progress.epoch} the weights are averaged"
             )
         if progress.stop_reason:
             self._print(stop_line(progress))

@@ -56,5 +56,5 @@ _KINDS = {
     float: "a number",
     str: "a string",
     bool: "true or false",
-    tuple: "a list such as [3, 3]",
+    tuple: "a list in brackets, such as [64]",
 }
