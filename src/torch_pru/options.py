@@ -192,7 +192,7 @@ def grouped_spec(in_features: int, out_features: int, groups: int) -> TransformS
     groups = check_positive("groups", groups)
     for name, size in (("in_features", in_features), ("out_features", out_features)):
         if size % groups:
-            fits = (g for g in range(1, out_features + 1) if not (in_features % g or out_features % g))
+            fits = (g for g in range(1, 129) if not (in_features % g or out_features % g))
             fitting = [str(g) for g in islice(fits, 8)]
             choices = " or ".join(filter(None, (", ".join(fitting[:-1]), fitting[-1])))
             raise PRUError(f"groups={groups} does not divide {name}={size}; use {choices}")

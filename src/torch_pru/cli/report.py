@@ -48,11 +48,12 @@ def report(
     from torch_pru.lm.summary import summary
     from torch_pru.lm.visible import visible
 
-    kept = [] if keep is None else record_paths(runs)
+    given = list({path.resolve(): path for path in record_paths(runs)}.values())  # each once
+    kept = [] if keep is None else given
     names = [run.resolve().name for run in kept]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise PRUError(f"--keep {keep}: several runs are named {', '.join(twice)}; keep them one at a time")
-    found = None if paper else summary(runs)
+    found = None if paper else summary(given)
     if found is not None and found.rows and wraps(output()):
         show(found)
     else:

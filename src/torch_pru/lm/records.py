@@ -347,7 +347,7 @@ def record_paths(paths: Iterable[str | Path]) -> list[Path]:
     for path in map(Path, paths):
         is_record = path.suffix == ".jsonl" or (path / "run.json").exists() or not path.is_dir()
         found += [path] if is_record else records_inside(path) or [path]
-    return list({path.resolve(): path for path in found}.values())  # each once
+    return found
 
 
 def records_inside(folder: Path) -> list[Path]:
