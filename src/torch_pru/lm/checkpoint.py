@@ -116,7 +116,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 def remove_older(files: Folder, numbers: list[int], limit: int) -> None:
     """Remove all of these checkpoints but the newest that is whole; all are kept where none is.
 
-    A kill in the middle leaves none that is damaged: what is removed has no longer the name of a checkpoint.
+    A kill in the middle leaves no damaged checkpoint: each is renamed before its files are removed.
     """
     whole = next((number for number in reversed(numbers) if is_whole(files / name_of(number), limit)), None)
     for number in numbers if whole is not None else ():

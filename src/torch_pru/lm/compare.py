@@ -29,7 +29,7 @@ BLOCK = 1000
 """Tokens per block of the bootstrap: long enough that blocks depend little on each other."""
 
 LEAST_BLOCKS = 20
-"""A short text has shorter blocks, so that there are as many to draw from."""
+"""Fewest blocks to draw from: a short text has shorter blocks."""
 
 POSITIONS = (1, 2, 4, 8, 16, 32)
 """First positions of the bins of a sentence; the last bin is open."""
