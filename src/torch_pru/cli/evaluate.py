@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from torch_pru.cli.console import messages, output, say
 from torch_pru.cli.progress import bar
+from torch_pru.cli.tables import print_table
 from torch_pru.errors import PRUError, check_choice
 
 if TYPE_CHECKING:
     from torch_pru.lm.evaluation import Evaluation
 
 HEADINGS = {"nll": "nats/token", "word_perplexity": "per word", "byte_perplexity": "per byte"}
+
+SPARE = ("seconds", "nats/token", "per byte", "per word", "tokens")
+"""Columns that a narrow terminal goes without; the first one goes first."""
 
 
 def evaluate(
@@ -170,17 +173,14 @@ def show(
         "tokens": "{:,}".format,
         "seconds": "{:.1f}".format,
     }
-    if console.width < 60:
-        del formats["nll"], formats["seconds"]
-    if not whole_words and console.width >= 80:
+    if not whole_words:
         formats |= {"word_perplexity": format_perplexity, "byte_perplexity": "{:.3f}".format}
-    table = Table(box=None, pad_edge=False)
-    table.add_column("", overflow="fold")
-    for name in formats:
-        table.add_column(HEADINGS.get(name, name), justify="right", no_wrap=True)
-    for method, entry in found.items():
-        table.add_row(row_label(text, method), *(form(entry[name]) for name, form in formats.items()))
-    console.print(table)
+    rows = [
+        [row_label(text, method), *(form(entry[name]) for name, form in formats.items())]
+        for method, entry in found.items()
+    ]
+    headings = ["", *(HEADINGS.get(name, name) for name in formats)]
+    print_table(console, headings, rows, left=[""], wrapped=[""], spare=SPARE)
     for method, entry in found.items():
         if "settings" in entry:
             values = ", ".join(setting_in_words(*one) for one in entry["settings"].items())

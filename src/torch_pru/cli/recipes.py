@@ -9,6 +9,7 @@ from rich.table import Table
 
 from torch_pru.cli.console import output, say
 from torch_pru.cli.settings import SET_HELP, parse_settings
+from torch_pru.cli.tables import print_table
 from torch_pru.lm.corpora import CORPORA
 
 if TYPE_CHECKING:
@@ -23,9 +24,8 @@ NOTES = {
 }
 """What columns mean."""
 
-
-WIDTHS = {"model": 60, "epochs": 80}
-"""Columns that a narrower terminal goes without."""
+SPARE = ("epochs", "model", "paper\ntest")
+"""Columns that a narrow terminal goes without; the first one goes first."""
 
 
 def recipes(
@@ -44,22 +44,12 @@ def recipes(
     if not names:
         raise PRUError(f"no recipe starts with {prefix!r}{did_you_mean(prefix, list_recipes())}")
     console = output()
-    table = Table(box=None, pad_edge=False)
-    table.add_column("recipe", no_wrap=True, min_width=max(map(len, names)))
-    left_out = [name for name, width in WIDTHS.items() if console.width < width]
-    if "model" not in left_out:
-        table.add_column("model", overflow="fold")
-    for heading in ("epochs", "paper\nvalid", "paper\ntest"):
-        if heading not in left_out:
-            table.add_column(heading, justify="right", no_wrap=True)
-    for name in names:
-        config = load_recipe(name)
-        details = {"model": describe(config), "epochs": range_of_epochs(config)}
-        shown = [text for column, text in details.items() if column not in left_out]
-        table.add_row(name, *shown, *paper_scores(name))
-    console.print(table)
-    if left_out:
-        say(console, f"left out for lack of room: {', '.join(left_out)}", style="dim")
+    headings = ("recipe", "model", "epochs", "paper\nvalid", "paper\ntest")
+    rows = [
+        (name, describe(config), range_of_epochs(config), *paper_scores(name))
+        for name, config in zip(names, map(load_recipe, names), strict=True)
+    ]
+    left_out = print_table(console, headings, rows, left=("recipe", "model"), wrapped=("model",), spare=SPARE)
     for column, note in NOTES.items():
         if column not in left_out:
             say(console, note, style="dim")

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from torch_pru.cli.console import output, say, wraps
+from torch_pru.cli.tables import print_table
 from torch_pru.errors import PRUError
 
 if TYPE_CHECKING:
     from torch_pru.lm.summary import Summary
 
-WIDTHS = {"parameters": 80, "epochs": 80, "minutes": 80, "ended": 60}
-"""Columns that a narrower terminal goes without."""
+SPARE = ("minutes", "epochs", "parameters", "ended", "differs in")
+"""Columns that a narrow terminal goes without; the first one goes first."""
 
 
 def report(
@@ -65,20 +65,10 @@ def report(
 
 
 def show(found: Summary) -> None:
-    """Print the table on a terminal; one that is narrow goes without some columns, and says so."""
+    """Print the table on a terminal."""
     from torch_pru.lm.summary import LEFT
 
     console = output()
-    left_out = [heading for heading in found.heading if console.width < WIDTHS.get(heading, 0)]
-    table = Table(box=None, pad_edge=False)
-    columns = [number for number, heading in enumerate(found.heading) if heading not in left_out]
-    for heading in (found.heading[number] for number in columns):
-        left = heading in LEFT
-        table.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
-    for row in found.rows:
-        table.add_row(*(row[number] for number in columns))
-    console.print(table)
-    if left_out:
-        say(console, f"left out for lack of room: {', '.join(left_out)}")
+    print_table(console, found.heading, found.rows, left=LEFT, wrapped=LEFT, spare=SPARE)
     if found.note:
         say(console, found.note)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from torch_pru.cli.checks import RUNTIME, check_recipes, check_same, check_writable, is_finished
 from torch_pru.cli.command import split_values
@@ -20,6 +19,7 @@ from torch_pru.cli.progress import bar
 from torch_pru.cli.resume import resume_together
 from torch_pru.cli.running import Task, carry_out
 from torch_pru.cli.settings import parse_settings
+from torch_pru.cli.tables import print_table
 from torch_pru.cli.train import (
     Device,
     Out,
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 GRID = "grid.toml"
 """The file in the folder of a sweep that has its grid."""
+
+SPARE = ("tokens/s", "minutes", "parameters")
+"""Columns that a narrow terminal goes without; the first one goes first."""
 
 VALUES = "; several with commas, such as 1,2,4"
 
@@ -330,19 +333,14 @@ def scored(path: Path) -> RunFolder:
 
 
 def show_table(rows: Sequence[SweepRow]) -> None:
-    """Print the table, best validation first; a narrow terminal goes without parameters and speed."""
+    """Print the table, best validation first."""
     from torch_pru.lm.sweep import HEADINGS, cells_of
 
     console = output()
-    wide = console.width >= 80
-    shown = [heading for heading in HEADINGS if wide or heading not in ("parameters", "tokens/s", "minutes")]
-    table = Table(box=None, pad_edge=False)
-    for heading in shown:
-        table.add_column(heading, justify="left" if heading == "run" else "right", no_wrap=heading != "run")
-    for row in sorted(rows, key=lambda row: sum(row.valid) / max(1, len(row.valid))):
-        texts = dict(zip(HEADINGS, cells_of(row), strict=True))
-        table.add_row(*(texts[heading] for heading in shown))
-    console.print(table)
+    best_first = sorted(rows, key=lambda row: sum(row.valid) / max(1, len(row.valid)))
+    print_table(
+        console, HEADINGS, list(map(cells_of, best_first)), left=("run",), wrapped=("run",), spare=SPARE
+    )
     console.print("validation and test: perplexity, lower is better", soft_wrap=True)
 
 
