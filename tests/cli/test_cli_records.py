@@ -195,7 +195,7 @@ def test_a_pipe_is_read(run: Path, tmp_path: Path) -> None:
     writer.join()
     filed = json.loads(pru("evaluate", run, "--text", tmp_path / "a.txt", "--json"))
     assert piped["static"]["nll"] == filed["static"]["nll"]
-    assert piped["unknown_words"] == 50
+    assert piped["unknown_tokens"] == 50
 
 
 def test_dynamic_evaluation_after_a_very_short_training_text(recipe: Path, tmp_path: Path) -> None:

@@ -44,14 +44,14 @@ def test_words_of_a_text_that_are_unknown_are_counted(run: Path, tmp_path: Path)
     text = tmp_path / "a.txt"
     text.write_text("the cat saw a zebra\nand <unk>\na yak\n")
     line = (
-        "2 of 9 words (22.2%) are outside the vocabulary and read as <unk>; <eos> is a token, but not a word"
+        "read as <unk>: 3 of 12 tokens (25.0%), which are outside the vocabulary or <unk> in the text itself"
     )
     assert pru("evaluate", run, "--text", text).splitlines()[-1] == line
     shown = json.loads(pru("evaluate", run, "--text", text, "--json"))
-    assert (shown["unknown_words"], shown["words_in_text"]) == (2, 9)
-    text.write_text("the cat saw a <unk>\n")
-    assert "vocabulary" not in pru("evaluate", run, "--text", text)
-    assert "unknown_words" not in json.loads(pru("evaluate", run, "--json"))
+    assert (shown["unknown_tokens"], shown["tokens_in_text"]) == (3, 12)
+    text.write_text("the cat saw a mat\n")
+    assert "<unk>" not in pru("evaluate", run, "--text", text)
+    assert "unknown_tokens" not in json.loads(pru("evaluate", run, "--json"))
 
 
 def test_scores_are_whole_on_a_narrow_terminal(run: Path, tmp_path: Path) -> None:

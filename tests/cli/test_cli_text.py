@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +46,7 @@ def test_a_file_becomes_a_model(tmp_path: Path) -> None:
     lines = errors.splitlines()
     assert lines[0].startswith("my book.txt (")
     assert "split into lower-cased words" in lines[0]
-    assert lines[1].endswith("% of validation tokens are read as <unk>")
+    assert re.match(r"read as <unk>: [\d,]+ of [\d,]+ validation tokens \(\d+\.\d%\), which are ", lines[1])
     assert [line.split(":")[0] for line in lines[2:7]] == ["text", "model", "device", "plan", "run"]
     assert "PRU with 1 layer of 64 units, 2 levels, 2 groups" in lines[3]
     assert "in validation" in lines[7]
@@ -58,7 +59,7 @@ def test_a_file_becomes_a_model(tmp_path: Path) -> None:
     assert "<unk>" in run.vocabulary
     other = tmp_path / "other.txt"
     other.write_text("The ZEBRA sat, on a mat.\n" * 3)
-    assert "3 of 24 words (12.5%) are outside the vocabulary" in pru("evaluate", run.path, "--text", other)
+    assert "read as <unk>: 3 of 27 tokens (11.1%), which " in pru("evaluate", run.path, "--text", other)
     written = pru("generate", run.path, "--prompt", "The zebra", "--seed", 1)
     assert written.startswith("The zebra")
     assert " ," not in written
@@ -104,10 +105,30 @@ def test_a_recipe_learns_a_text(tmp_path: Path) -> None:
     assert RunFolder.open(out / "quickstart-1").config.model.hidden == (16,)
 
 
+def test_tokens_read_as_unk_are_counted_the_same_everywhere(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    seen, valid = "the cat sat on the <unk> mat\n", "the cat <unk> a zebra\n<unk> yak sat\n"
+    for split, text in (("train", seen * 80), ("valid", valid * 10), ("test", seen * 10)):
+        (folder / f"{split}.txt").write_text(text)
+    line = "read as <unk>: 50 of 100 {}tokens (50.0%), which are outside the vocabulary or <unk> in the text"
+    said = line.format("validation ")  # a, zebra, yak, and <unk> twice
+    assert said in pru("data", "cats", "--from", folder, "--tokens", "words")
+    _, errors = train(folder, "--tokens", "words", "--out", tmp_path / "runs")
+    assert said in errors
+    (run,) = (tmp_path / "runs").iterdir()
+    assert line.format("") in pru("evaluate", run, "--text", folder / "valid.txt")
+    status, shown, summary = invoke("score", run, folder / "valid.txt")
+    assert status == 0
+    assert summary.endswith(", read as <unk>: 50\n")
+    unknown = [row.split("\t")[0] for row in shown.splitlines() if row.endswith("\t1")]
+    assert unknown == ["<unk>", "a", "zebra", "<unk>", "yak"] * 10
+
+
 def test_prepared_text_is_used_by_its_name(tmp_path: Path) -> None:
     shown = pru("data", "cats", "--from", english(tmp_path / "a.txt"), "--tokens", "cased-words")
     assert "split into words as written" in shown
-    assert "% of validation tokens are read as <unk>" in shown
+    assert "%), which are outside the vocabulary or <unk> in the text itself\n" in shown
     assert shown.endswith("next: pru train --corpus cats\n")
     out = tmp_path / "runs"
     pru("train", "--corpus", "cats", "--epochs", 1, "--out", out, "--device", "cpu")

@@ -100,13 +100,25 @@ def description(text: PreparedText) -> list[str]:
 
 
 def unknown_line(text: PreparedText) -> str:
-    """How much of the text the vocabulary does not have; empty for subwords, which spell every word."""
+    """How much of the validation part is ``<unk>``; empty for subwords, which spell every word."""
     from torch_pru.lm.data import TOKENIZERS
 
     if text.tokenizer not in TOKENIZERS:
         return ""
-    share = text.unknown_share("valid")
-    return f"{share:.1%} of validation tokens are read as <unk>"
+    return unknown_share(text.unknown["valid"], text.tokens["valid"], "validation tokens")
+
+
+def unknown_share(unknown: int, tokens: int, name: str = "tokens") -> str:
+    """How many tokens are read as ``<unk>``, and what is counted.
+
+    Example:
+        >>> unknown_share(3, 12)
+        'read as <unk>: 3 of 12 tokens (25.0%), which are outside the vocabulary or <unk> in the text itself'
+    """
+    return (
+        f"read as <unk>: {unknown:,} of {tokens:,} {name} ({unknown / tokens:.1%}), which are outside the "
+        f"vocabulary or <unk> in the text itself"
+    )
 
 
 def split_line(text: PreparedText) -> str:

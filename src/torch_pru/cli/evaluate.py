@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torch_pru.cli.console import messages, output, say
+from torch_pru.cli.data import unknown_share
 from torch_pru.cli.progress import bar
 from torch_pru.cli.tables import print_table
 from torch_pru.errors import PRUError, check_choice
@@ -98,7 +99,7 @@ def evaluate(
             work.tune(method, tune_tokens or TOKENS)
             keep(work)
     found = {method: work.score(method, ids, batch) for method in ("static", *methods)}
-    unknown = None if read is None else (read.unknown, read.words)
+    unknown = None if read is None else (read.unknown, len(read.ids))
     whole_words = work.run.tokenizer.whole_words or batch > 1
     show(
         str(text or split), found, set(work.scores.tuning), unknown, whole_words=whole_words, as_json=as_json
@@ -155,16 +156,13 @@ def show(
     whole_words: bool = True,
     as_json: bool,
 ) -> None:
-    """Print the scores of a text, by method; of a file also its unknown words and all its words."""
+    """Print the scores of a text, by method; of a file also how many of its tokens are ``<unk>``."""
     from torch_pru.lm.evaluation.static import format_perplexity
 
     console = output()
     if as_json:
-        counts = (
-            {}
-            if unknown is None or not whole_words
-            else dict(zip(("unknown_words", "words_in_text"), unknown, strict=True))
-        )
+        names = ("unknown_tokens", "tokens_in_text")
+        counts = {} if unknown is None else dict(zip(names, unknown, strict=True))
         console.print_json(json.dumps({"text": text, **counts, **found}), ensure_ascii=True)
         return
     formats = {
@@ -187,10 +185,7 @@ def show(
             origin = "tuned on validation" if method in tuned else "published defaults, not tuned"
             say(console, f"{method}: {values} ({origin})")
     if unknown is not None and unknown[0]:
-        share = f"{unknown[0]:,} of {unknown[1]:,} words ({unknown[0] / unknown[1]:.1%})"
-        say(
-            console, f"{share} are outside the vocabulary and read as <unk>; <eos> is a token, but not a word"
-        )
+        say(console, unknown_share(*unknown))
 
 
 def row_label(text: str, method: str) -> str:

@@ -49,8 +49,9 @@ def score(
 
     The text is split into tokens as the run's corpus is; punctuation marks and the <eos> after every line are
     tokens, too. The columns are the token (with --per word, the word), its log-probability (natural
-    logarithm), its surprisal in bits, and 1 if it is outside the run's vocabulary, else 0. A token outside
-    the vocabulary is read as <unk>, and its score is that of <unk>. The totals are printed to standard error.
+    logarithm), its surprisal in bits, and 1 if it is read as <unk>, else 0. A token is read as <unk> if it is
+    outside the run's vocabulary, or <unk> in the text itself; its score is that of <unk>. The totals are
+    printed to standard error.
 
     A text of any length is read in constant memory.
     """
@@ -80,8 +81,8 @@ def score(
     if scored == 0:
         raise PRUError(nothing_to_score(file, bos=bos))
     mean = format_perplexity(perplexity(-total / scored))
-    summary = f"{count(scored, 'token')}, log-probability {total:.6f}, perplexity {mean}, unknown {unknown:,}"
-    messages().print(summary, soft_wrap=True)
+    summary = f"{count(scored, 'token')}, log-probability {total:.6f}, perplexity {mean}"
+    messages().print(f"{summary}, read as <unk>: {unknown:,}", soft_wrap=True)
 
 
 def nothing_to_score(file: Path, *, bos: bool) -> str:

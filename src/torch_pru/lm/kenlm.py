@@ -24,7 +24,7 @@ class FullScoreReturn(NamedTuple):
     Attributes:
         log_prob: to base 10.
         ngram_length: how many words the score is of, this one included: the model reads the whole history.
-        oov: whether the word is outside the vocabulary.
+        oov: whether the word is outside the vocabulary, or ``<unk>`` itself.
     """
 
     log_prob: float

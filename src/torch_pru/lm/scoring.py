@@ -19,7 +19,7 @@ from torch import Tensor
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.data.storage import write_aside
-from torch_pru.lm.data.text import EOS
+from torch_pru.lm.data.text import EOS, UNKNOWN
 from torch_pru.lm.data.tokenizer import Tokenizer
 from torch_pru.lm.data.vocabulary import Vocabulary
 from torch_pru.lm.evaluation.cache import QUERIES, CacheSettings, Memory, look_up, mix
@@ -44,7 +44,7 @@ class WordScore(NamedTuple):
     Attributes:
         word: as it stands in the text.
         log_probability: natural logarithm; NaN for a first word that nothing comes before.
-        unknown: whether the word is outside the vocabulary and was read as ``<unk>``.
+        unknown: whether the word was read as ``<unk>``: it is outside the vocabulary, or ``<unk>`` itself.
 
     Example:
         >>> WordScore("god", -0.6931471805599453, unknown=False).surprisal
@@ -250,7 +250,7 @@ class Scorer:
         while taken := list(islice(words, self._window() + 1 - len(context.tokens))):
             unscored = 0 if context.tokens else 1
             nll, context = self._read_window(self.vocabulary.encode(taken), context)
-            unknown = [word not in self.vocabulary for word in taken]
+            unknown = [word == UNKNOWN or word not in self.vocabulary for word in taken]
             yield ScoredWords(taken, -nll.cpu(), unknown, context, unscored)
 
     def read_file(self, path: str | Path | int, *, bos: bool = True) -> Iterator[ScoredWords]:

@@ -236,13 +236,11 @@ class EncodedText(NamedTuple):
 
     Attributes:
         ids: (N,) of the smallest integer type that holds them; a large text is mapped from a temporary file.
-        unknown: how many tokens were read as ``<unk>``.
-        words: how many tokens there are, without line ends.
+        unknown: how many of them are ``<unk>``: words outside the vocabulary, and ``<unk>`` in the file.
     """
 
     ids: Tensor
     unknown: int
-    words: int
 
 
 def encode_text(path: str | Path, vocabulary: Vocabulary, tokenizer: Tokenizer | None = None) -> EncodedText:
@@ -261,7 +259,7 @@ def encode_text(path: str | Path, vocabulary: Vocabulary, tokenizer: Tokenizer |
         >>> path = Path(tempfile.mkdtemp()) / "a.txt"
         >>> _ = path.write_text("god said\\n")
         >>> encode_text(path, Vocabulary(["<eos>", "<unk>", "god"]))
-        EncodedText(ids=tensor([2, 1, 0], dtype=torch.uint8), unknown=1, words=2)
+        EncodedText(ids=tensor([2, 1, 0], dtype=torch.uint8), unknown=1)
     """
     path, tokenizer = Path(path), tokenizer or Tokenizer("spaces")
     if EOS not in vocabulary:
@@ -277,13 +275,14 @@ def encode_text(path: str | Path, vocabulary: Vocabulary, tokenizer: Tokenizer |
                 if vocabulary.unknown is None:
                     raise _unknown_word(path, block, lines, vocabulary, tokenizer)
                 ids[missing] = vocabulary.unknown
-                unknown += int(missing.sum())
+            if vocabulary.unknown is not None:
+                unknown += int(np.count_nonzero(ids == vocabulary.unknown))
             words += len(tokens) - tokens.count(EOS)
             lines += block.count("\n")
             file.write(ids.astype(kind).tobytes())
         if not words:
             raise PRUError(f"{path} is empty; it needs at least one word")
-        return EncodedText(_mapped(file, kind), unknown, words)
+        return EncodedText(_mapped(file, kind), unknown)
 
 
 def _unknown_word(

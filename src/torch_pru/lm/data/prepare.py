@@ -61,7 +61,8 @@ class PreparedText:
         reason: why this tokenizer was chosen, where that is worth saying.
         types: size of the vocabulary, ``<eos>`` and ``<unk>`` included.
         tokens: number of tokens in each part.
-        unknown: number of tokens in each part that became ``<unk>``.
+        unknown: number of tokens in each part that are read as ``<unk>``: words outside the vocabulary, and
+            ``<unk>`` in the text itself.
         digest: of the text and the options that it was made with.
     """
 
@@ -77,7 +78,7 @@ class PreparedText:
     digest: str = ""
 
     def unknown_share(self, split: str) -> float:
-        """The share of a part's tokens that became ``<unk>``."""
+        """The share of a part's tokens that are read as ``<unk>``."""
         return self.unknown[split] / max(1, self.tokens[split])
 
 
