@@ -218,9 +218,10 @@ def test_an_error_in_standard_input_does_not_name_a_file(content: bytes, said: s
 
 
 def test_the_option_is_named_as_it_was_typed(tmp_path: Path) -> None:
-    assert "--tokens bpe is not known" in refusal(
-        "train", "--text", english(tmp_path / "a.txt"), "--tokens", "bpe"
-    )
+    text = english(tmp_path / "a.txt")
+    said = "pru: error: --tokens bpe needs a vocabulary size, such as bpe:8000\n"
+    assert refusal("train", "--text", text, "--tokens", "bpe") == said
+    assert refusal("data", "mine", "--from", text, "--tokens", "bpe") == said
 
 
 def test_a_model_that_writes_only_line_breaks_has_an_empty_sample(tmp_path: Path) -> None:

@@ -57,6 +57,9 @@ MOST_LAYERS = 1_000
 
 SUBWORDS = re.compile(r"bpe:([1-9]\d{0,6})")
 FEWEST_SUBWORDS = 300  # 256 bytes, <eos>, and some that are longer
+MOST_SUBWORDS = 9_999_999
+
+TOKENIZER_KINDS = ("auto", "words", "cased-words", "characters", "spaces")
 
 
 def is_subwords(tokenizer: str) -> bool:
@@ -70,13 +73,29 @@ def is_subwords(tokenizer: str) -> bool:
 
 
 def check_tokenizer(tokenizer: str) -> None:
-    """Refuse a name that is not that of a tokenizer."""
+    """Refuse a name that is not that of a tokenizer.
+
+    Example:
+        >>> check_tokenizer("bpe")
+        Traceback (most recent call last):
+        torch_pru.errors.PRUError: tokenizer='bpe' needs a vocabulary size, such as bpe:8000
+    """
+    name = f"tokenizer={shown(tokenizer)}"
     if found := SUBWORDS.fullmatch(tokenizer):
         if int(found[1]) < FEWEST_SUBWORDS:
-            raise PRUError(f"tokenizer={shown(tokenizer)} is too small; use at least bpe:{FEWEST_SUBWORDS}")
-    elif not is_subwords(tokenizer):
-        kinds = ("auto", "words", "cased-words", "characters", "spaces", "bpe:N", "FILE.json")
-        check_choice("tokenizer", tokenizer, kinds)
+            raise PRUError(f"{name} is too small; use at least bpe:{FEWEST_SUBWORDS}")
+    elif tokenizer in ("bpe", "bpe:"):
+        raise PRUError(f"{name} needs a vocabulary size, such as bpe:8000")
+    elif tokenizer.lower().startswith("bpe"):
+        raise PRUError(
+            f"{name} is not known; for subwords, write bpe: and a number from {FEWEST_SUBWORDS} to "
+            f"{MOST_SUBWORDS}, such as bpe:8000"
+        )
+    elif not is_subwords(tokenizer) and tokenizer not in TOKENIZER_KINDS:
+        raise PRUError(
+            f"{name} is not known; use {', '.join(map(repr, TOKENIZER_KINDS))}, a number of subwords such as "
+            f"'bpe:8000', or the path of a *.json file{did_you_mean(tokenizer, TOKENIZER_KINDS)}"
+        )
     check_encodable("tokenizer", tokenizer)
 
 

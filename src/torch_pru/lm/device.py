@@ -24,7 +24,10 @@ def choose_device(name: str) -> torch.device:
     own = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     chosen = {"auto": own if torch.cuda.is_available() else "cpu", "cuda": own}.get(name, name)
     if not re.fullmatch(r"cpu|cuda(:\d+)?", chosen):
-        raise PRUError(f"device={name!r} is not known; use 'auto', 'cpu', 'cuda' or 'cuda:N' (an NVIDIA GPU)")
+        raise PRUError(
+            f"device={name!r} is not known; use 'auto', 'cpu', 'cuda' (an NVIDIA GPU), or one of several "
+            f"GPUs, such as 'cuda:1'"
+        )
     try:
         device = torch.device(chosen)
         torch.empty(0, device=device)

@@ -172,8 +172,17 @@ def test_what_else_is_in_a_file_is_not_used(subwords: Subwords):
 def test_names_of_tokenizers(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(PRUError, match="tokenizer='bpe:20' is too small; use at least bpe:300"):
         DataConfig(tokenizer="bpe:20")
-    with pytest.raises(PRUError, match="is not known"):
+    with pytest.raises(PRUError, match=r"tokenizer='bpe:' needs a vocabulary size, such as bpe:8000$"):
         DataConfig(tokenizer="bpe:")
+    for name in ("bpe:0", "bpe:many", "bpe8000", "BPE:8000", "bpe:10000000"):
+        with pytest.raises(
+            PRUError, match=f"'{name}' is not .* number from 300 to 9999999, such as bpe:8000$"
+        ):
+            DataConfig(tokenizer=name)
+    with pytest.raises(
+        PRUError, match=r"'word' is not known; .* such as 'bpe:8000', .*; did you mean 'words'\?$"
+    ):
+        DataConfig(tokenizer="word")
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
     with pytest.raises(PRUError, match=r"needs tokenizers; pip install 'torch-pru\[lm\]'"):
         Subwords.learn("bpe:300", ["a"])
