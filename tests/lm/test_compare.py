@@ -158,6 +158,28 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
     assert "the text has changed since the runs were scored" in compare_runs([one], [two]).notes[0]
 
 
+@pytest.mark.parametrize("corpus", ["mybook-1f0c9a2e", "texts/mybook"])
+def test_a_corpus_that_is_elsewhere_is_asked_for(
+    corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRU_DATA", str(tmp_path))
+    name = corpus if "/" not in corpus else str(tmp_path / corpus)
+    one, two = (run_with_losses(tmp_path / run, torch.full((100,), 4.0), corpus=name) for run in ("a", "b"))
+    (note,) = compare_runs([one], [two]).notes
+    assert note == (
+        f"no parts by word frequency and position: the runs' corpus is not on this machine; copy its folder "
+        f"from the machine where they were trained to {tmp_path / corpus}, and compare again"
+    )
+
+
+def test_a_published_corpus_that_is_missing_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRU_DATA", str(tmp_path))
+    one, two = (run_with_losses(tmp_path / run, torch.full((100,), 4.0), corpus="ptb") for run in ("a", "b"))
+    assert "; get it with `pru data ptb`, or " in compare_runs([one], [two]).notes[0]
+
+
 def test_runs_that_should_not_be_averaged_are_named(tmp_path: Path) -> None:
     config = {"seed": "1"}, {"seed": "2", "epochs": "3", "device": "cpu"}, {"seed": "2"}, {"seed": "3"}
     scores = {"static": {"test": 50.0}}

@@ -6,6 +6,7 @@ an early version, the log-probability of every token.
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,9 @@ import numpy
 from numpy.typing import NDArray
 
 from torch_pru.errors import PRUError, check_choice
-from torch_pru.lm.data.corpus import Corpus, load_corpus
+from torch_pru.lm.corpora import BUILT_IN, CORPORA
+from torch_pru.lm.data.corpus import Corpus, load_corpus, prepared_folder
+from torch_pru.lm.data.storage import data_folder
 from torch_pru.lm.data.text import EOS
 from torch_pru.lm.evaluation.scores import load_log_probabilities, load_scores
 from torch_pru.lm.records import settings_without_runtime
@@ -272,10 +275,14 @@ def token_parts(
 ) -> tuple[list[Part], list[Part]]:
     """Parts of the difference by word frequency and by position; empty, with a note, without the corpus."""
     try:
+        check_here(run.config.data.corpus)
         corpus = load_corpus(run.config.data.corpus, run.corpus_tokenizer)
         words = corpus.split(split)[1:].long().numpy()
         if words.shape != (first.shape[1],) or run.text_digest not in ("", corpus.digest()):
-            raise PRUError("the text has changed since the runs were scored")
+            raise PRUError(
+                f"the text has changed since the runs were scored; restore {run.config.data.corpus}, or "
+                f"train and score the runs again"
+            )
     except PRUError as error:
         notes.append(f"no parts by word frequency and position: {error}")
         return [], []
@@ -284,6 +291,17 @@ def token_parts(
         [part(label, chosen, first, second) for label, chosen in one.items() if chosen.any()] for one in bins
     )
     return by_frequency, by_position
+
+
+def check_here(corpus: str) -> None:
+    """Raise if a text of the user's own is not on this machine, and say how it comes here."""
+    if corpus in (*CORPORA, BUILT_IN) or prepared_folder(corpus) is not None or Path(corpus).is_dir():
+        return
+    folder = Path(corpus) if os.sep in corpus else data_folder() / corpus
+    raise PRUError(
+        f"the runs' corpus is not on this machine; copy its folder from the machine where they were trained "
+        f"to {folder}, and compare again"
+    )
 
 
 def frequency_bins(corpus: Corpus, words: NDArray[numpy.int64]) -> dict[str, NDArray[numpy.bool_]]:
