@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # an optimizer loads it, which takes longer than a training here
 
 import torch_pru
 from torch_pru import PRUError
