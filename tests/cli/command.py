@@ -48,10 +48,10 @@ def refusal(*arguments: object) -> str:
     return errors
 
 
-def invoke(*arguments: object, **environment: str) -> tuple[int, str, str]:
+def invoke(*arguments: object, stdin: bytes | None = None, **environment: str) -> tuple[int, str, str]:
     """Status, standard output and standard error of ``pru``; an error without a line of its own is raised."""
     result = CliRunner().invoke(
-        app, [str(argument) for argument in arguments], env=environment, prog_name="pru"
+        app, [str(argument) for argument in arguments], input=stdin, env=environment, prog_name="pru"
     )
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception

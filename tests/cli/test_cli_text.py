@@ -208,10 +208,8 @@ def test_texts_that_cannot_be_used(content: bytes, said: str, tmp_path: Path) ->
     ids=["empty", "latin-1"],
 )
 def test_an_error_in_standard_input_does_not_name_a_file(content: bytes, said: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch_pru", "train", "--text", "-", "--out", str(tmp_path / "runs")]
-    done = subprocess.run(command, input=content, capture_output=True)
-    errors = done.stderr.decode()
-    assert done.returncode == 2
+    status, _, errors = invoke("train", "--text", "-", "--out", tmp_path / "runs", stdin=content)
+    assert status == 2
     assert errors.startswith(f"pru: error: {said}")
     assert "stdin.txt" not in errors
     assert "NEW_FILE" not in errors
