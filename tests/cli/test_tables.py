@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from command import invoke
 
-from torch_pru.cli import evaluate, report, sweep
+from torch_pru.cli import compare, evaluate, report, sweep
+from torch_pru.lm.compare import RunComparison, ScoredRun
 from torch_pru.lm.summary import Summary
 from torch_pru.lm.sweep import SweepRow
 
@@ -42,10 +45,19 @@ def show_evaluation() -> None:
     evaluate.show(text, found, set(), None, whole_words=False, as_json=False)
 
 
+def show_comparison() -> None:
+    sides = [
+        [ScoredRun(f"tiny-{seed}", seed, 60.0 + seed, 100, 18_895_600, "float32") for seed in range(first, 7)]
+        for first in (1, 2)
+    ]
+    compare.show(RunComparison("test", "static", 0.5, *sides, difference=-0.5))
+
+
 LEFT_OUT = {
     show_recipes: {40: "model, epochs, paper test", 60: "epochs"},
     show_report: {40: "parameters, epochs, minutes, ended", 60: "parameters, epochs, minutes"},
     show_sweep: {40: "parameters, tokens/s, minutes", 60: "tokens/s, minutes"},
+    show_comparison: {40: "parameters"},
     show_evaluation: {40: "nats/token, seconds, per word, per byte", 60: "nats/token, seconds"},
 }
 
@@ -63,7 +75,7 @@ def test_columns_without_room_are_named_under_the_table(
     named = [line for line in shown.splitlines() if line.startswith(NO_ROOM)]
     expected = LEFT_OUT[show].get(width)
     assert named == ([NO_ROOM + expected] if expected else [])
-    table = shown.partition(NO_ROOM)[0].partition("paper valid,")[0]
+    table = re.split(f"{NO_ROOM}|paper valid,|perplexity: mean", shown)[0]
     assert max(map(len, table.splitlines())) <= width
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from torch_pru.cli.checks import check_writable
 from torch_pru.cli.command import Command
 from torch_pru.cli.console import output
+from torch_pru.cli.tables import print_table
 
 if TYPE_CHECKING:
     from torch_pru.lm.compare import RunComparison, ScoredRun
@@ -92,12 +92,9 @@ def show(found: RunComparison) -> None:
     console = output()
     text = "validation" if found.split == "valid" else found.split
     console.print(f"perplexity of the {text} text, {found.method}", soft_wrap=True)
-    table = Table(box=None, pad_edge=False)
-    for name in ("", "runs", "seeds", "parameters", "perplexity"):
-        table.add_column(name, justify="left" if not name else "right")
-    for name, side in (("RUN", found.runs), ("--against", found.against)):
-        table.add_row(name, *side_cells(side))
-    console.print(table)
+    headings = ("", "runs", "seeds", "parameters", "perplexity")
+    rows = [[name, *side_cells(side)] for name, side in (("RUN", found.runs), ("--against", found.against))]
+    print_table(console, headings, rows, left=[""], wrapped=["seeds", "parameters"], spare=["parameters"])
     lines = [f"difference (RUN minus --against): {found.difference:+.2f}"]
     several = max(len(found.runs), len(found.against)) > 1
     if several:
