@@ -13,6 +13,7 @@ from shapes import DEVICES, PAPER, launch_for
 from torch_pru.ops.cuda import DTYPES, updates
 from torch_pru.ops.cuda import compile as compiler
 from torch_pru.ops.cuda.launch import PASS, PASSES
+from torch_pru.ops.cuda.plan import RESIDUAL
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
 try:
@@ -31,14 +32,15 @@ def cache(tmp_path, monkeypatch):
 
 
 def variants(device):
-    """Each variant picked for the paper's shapes; dtypes take turns."""
+    """Each variant picked for the paper's shapes; dtypes take turns, with a residual and without."""
     found = set()
     for turn, (groups, units) in enumerate(PAPER):
         for further, batch in enumerate((1, 20, 80) if units in (350, 1150) else (20,)):
             for backward in (False, True):
                 dtype = DTYPES[(turn + further + backward) % len(DTYPES)]
                 launch = launch_for(device, groups, units, batch, backward, dtype)
-                found.add((launch.kernel, launch.constants))
+                constants = (*launch.constants, RESIDUAL) if turn % 2 else launch.constants
+                found.add((launch.kernel, constants))
     return sorted(found)
 
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 from dry_run import dry_run
 from executing import KernelError, execute, needs_compiler
-from literal import compare, make_problem, run_fused
+from literal import compare, literal, make_problem, run_fused
 
 from torch_pru.ops.cuda.compile import source
 from torch_pru.ops.cuda.plan import Device, Launch
+from torch_pru.ops.cuda.recurrent import Sizes, launch_backward, launch_forward
 
 pytestmark = needs_compiler
 
@@ -89,6 +90,31 @@ def test_states_not_given_are_zero(case):
         found = run_fused(problem)
     for name, x in expected.items():
         assert torch.equal(found[name], x.to(BRAIN) if name == "cn" else x), name
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_a_residual(case, dtype):
+    """It is added to all four gates; its gradient is the sum of theirs, as they are stored."""
+    problem = problem_of(case, dtype)
+    x, further = problem.inputs, (problem.lengths, problem.reverse)
+    by_unit = x["gates"] if dtype == FLOAT else x["gates"].mT
+    sizes = Sizes(*by_unit.shape[:2], x["weight"].shape[0], x["weight"].shape[-1])
+    residual, weight = torch.randn(*by_unit.shape[:2], sizes.width).to(dtype), x["weight"].transpose(0, 1)
+    with dry_run(CASES[case][0]) as records:
+        given = by_unit.contiguous(), weight, (x["bias"],), x["h0"], x["c0"], problem.lengths
+        *outputs, activations, cells = launch_forward(*given, sizes, problem.reverse, True, residual=residual)
+        saved = weight, x["c0"], outputs[0], activations, cells
+        found = launch_backward(problem.grads, *saved, problem.lengths, sizes, problem.reverse, True)
+    assert records[0][0].endswith("RESIDUAL=1")
+    dgates = found.dgates.mT if found.dgates32 is None else found.dgates32
+    i, f, g, o = dgates.float().unbind(2)
+    assert torch.equal(found.dresidual, ((i + f) + (g + o)).to(dtype))
+    exact = literal(x["gates"].double() + residual.double().unsqueeze(2), *[
+        x[name].double() for name in ("weight", "bias", "h0", "c0")
+    ], *further)  # fmt: skip
+    for mine, theirs in zip(outputs, exact, strict=True):
+        assert (mine.double() - theirs).norm() <= BOUNDS[dtype][0] * theirs.norm()
 
 
 # ---------------------------------------------------------------------- what the harness must notice

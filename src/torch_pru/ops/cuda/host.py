@@ -24,7 +24,7 @@ from torch_pru.ops.spec import LayerSpec
 from torch_pru.ops.torch_private import current_stream
 
 from . import launch as launching
-from .folding import GATES, fold_launch, residual_launch
+from .folding import GATES, fold_launch
 from .passes import tail_launch
 from .plan import Device, Launch, choose_once
 from .recurrent import as_operand, saved_dtype
@@ -95,7 +95,7 @@ class _Plan(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("bias", "level", "features", "width", "groups", "padded")),
         *((name, ctypes.c_int64) for name in ("bias_rows", "residual", "real_bias", "real_cells")),
         ("bands", _Fold),
-        *((name, _Kernel) for name in ("input", "residual_pass", "recurrence", "tail")),
+        *((name, _Kernel) for name in ("input", "recurrence", "tail")),
     )
 
 
@@ -267,7 +267,8 @@ def _plan(kind: Kind, device: torch.device, gpu: Device, backward: bool) -> Plan
     if converted or features % ALIGNMENT or spec.input.levels > MOST_LEVELS:
         return None
     like = torch.empty(0, dtype=dtype, device=device)
-    recurrence = choose_once(gpu, size, kind.batch, groups, dtype, backward, kind.single_step)
+    shape = (size, kind.batch, groups, dtype, backward, kind.single_step, spec.residual)
+    recurrence = choose_once(gpu, *shape)
     if isinstance(recurrence, str):
         raise ValueError(f"there are no fused kernels for this shape: {recurrence}")
     step = 16 // kind.level.itemsize
@@ -294,8 +295,6 @@ def _plan(kind: Kind, device: torch.device, gpu: Device, backward: bool) -> Plan
         input=_kernel(fold_launch(*folding), device),
         recurrence=_kernel(recurrence, device),
     )
-    if spec.residual:
-        memory.residual_pass = _kernel(residual_launch("collect" if backward else "spread", like), device)
     if backward:
         memory.tail = _kernel(tail_launch(like, dtype, kind.bias, size), device)
     return Plan(ctypes.addressof(memory), memory, functions)

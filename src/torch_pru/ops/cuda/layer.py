@@ -18,9 +18,9 @@ from torch_pru.ops.operators import ONCE, OnceDifferentiable
 from torch_pru.ops.spec import SIXTEEN_BITS, LayerCall, LayerSpec, Outputs
 
 from . import host
-from .folding import GATES, collect, fold, spread, unfold
+from .folding import GATES, fold, unfold
 from .passes import backward_tail
-from .recurrent import Sizes, launch_backward, launch_forward, lengths_on, weight_gradient
+from .recurrent import Launched, Sizes, launch_backward, launch_forward, lengths_on, weight_gradient
 
 
 class Structure(NamedTuple):
@@ -90,14 +90,13 @@ def _forward(
     folded = fold(matrices, spec.input.windows, dtype)
     rows = x.reshape(-1, features)
     operand = _padded(rows, folded.shape[1], dtype)
+    gates = torch.mm(operand, folded.t())
+    residual = None
     if spec.residual:
-        gates = spread(rows if rows.dtype == dtype else operand.narrow(1, 0, features), GATES)
-        gates.addmm_(operand, folded.t())  # one rounding of the whole sum
-    else:
-        gates = torch.mm(operand, folded.t())
+        residual = (rows if rows.dtype == dtype else operand.narrow(1, 0, features)).contiguous()
     arguments = gates, context, biases, h0, c0, lengths
     state = (1, batch, sizes.width)
-    out, hn, cn, activations, cells = launch_forward(*arguments, sizes, reverse, save, state)
+    out, hn, cn, activations, cells = launch_forward(*arguments, sizes, reverse, save, state, residual)
     return _Results((out, hn, cn), operand, folded, activations, cells, None)
 
 
@@ -140,9 +139,10 @@ def _backward(
         results = host.backward(kind, saved, grads, (h0, c0), lengths, reverse, needed)
         if results:
             return tuple(results)
-    found = launch_backward(grads, context, c0, out, activations, cells, lengths, sizes, reverse)
     results = [None] * len(needed)
     of_x, of_h0, of_c0, of_context, of_bias, of_other_bias, *of_levels = needed
+    given = grads, context, c0, out, activations, cells, lengths, sizes, reverse
+    found = launch_backward(*given, residual=of_x and spec.residual)
     if of_context or of_bias or of_other_bias:
         of_biases = dtypes.bias if dtypes.bias == dtype else torch.float32
         tail = (found.bias_parts, spec.groups, lengths, reverse, of_bias + of_other_bias, of_biases)
@@ -154,15 +154,15 @@ def _backward(
             results[4] = dbias[0].view(-1)
         if of_other_bias:
             results[5] = dbias[-1].view(-1)
-    rows = found.dgates.view(steps * batch, GATES * width)
     if of_x:
-        results[0] = _input_gradient(rows, folded, spec, dtypes.input).view(steps, batch, -1)
+        results[0] = _input_gradient(found, folded, spec.input_size, dtypes.input)
     if of_h0:
         results[1] = found.dh0
     if of_c0:
         results[2] = found.dc0
     if any(of_levels):
         # In 16 bits, as both factors are: half the bytes for a pass that does little but move them.
+        rows = found.dgates.view(steps * batch, GATES * width)
         product = torch.mm(rows.t(), operand.reshape(len(rows), -1))
         pyramid = (spec.input_size, spec.input.level_sizes, spec.input.windows)
         matrices = unfold(product, GATES, *pyramid, dtypes.levels)
@@ -170,16 +170,19 @@ def _backward(
     return tuple(results)
 
 
-def _input_gradient(rows: Tensor, folded: Tensor, spec: LayerSpec, dtype: torch.dtype) -> Tensor:
-    """(T·B, N) from the gradients of the gates (T·B, 4·M)."""
-    features = spec.input_size
+def _input_gradient(found: Launched, folded: Tensor, features: int, dtype: torch.dtype) -> Tensor:
+    """(T, B, N) from the gradients of the gates; it is added to that of the residual, in place."""
+    steps, batch, width, gates = found.dgates.shape
+    rows = found.dgates.view(steps * batch, width * gates)
     if folded.shape[1] != features:
         folded = folded.narrow(1, 0, features)
-    if spec.residual:
-        return collect(rows, GATES).addmm_(rows, folded).to(dtype)
-    if dtype == torch.float32:
-        return torch.mm(rows, folded, out_dtype=dtype)  # straight from the sums
-    return torch.mm(rows, folded).to(dtype)
+    if found.dresidual is not None:
+        product = found.dresidual.view(steps * batch, features).addmm_(rows, folded)
+    elif dtype == torch.float32:
+        product = torch.mm(rows, folded, out_dtype=dtype)  # straight from the sums
+    else:
+        product = torch.mm(rows, folded)
+    return product.to(dtype).view(steps, batch, features)
 
 
 class _Layer(Function):

@@ -9,7 +9,7 @@ a few columns, as in generation, has a kernel of its own: there is nothing to ex
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -20,6 +20,7 @@ LARGEST_TOKEN_BATCH = 4  # up to here a single step reads the weights once for e
 TOKEN_THREADS = 128
 WIDEST_TILE = 4  # 8-column tiles a cluster takes at once
 CLUSTER_BARRIER_BYTES = 16  # shared memory that a cluster kernel has besides what it is launched with
+RESIDUAL = ("RESIDUAL", 1)  # the constant of kernels with a residual
 
 
 @dataclass(frozen=True)
@@ -235,8 +236,17 @@ def choose(
     dtype: torch.dtype,
     backward: bool,
     single_step: bool = False,
+    residual: bool = False,
 ) -> Launch | str:
-    """The launch that serves a shape, for any number of steps or for one alone, or why none does."""
+    """The launch that serves a shape, for any number of steps or for one alone, or why none does.
+
+    Args:
+        residual: whether the kernel adds a residual input to the gates, or sums its gradient. It is a variant
+            of its own: without a residual a kernel has more registers for other values.
+    """
+    if residual:
+        found = choose(device, size, batch, groups, dtype, backward, single_step)
+        return found if isinstance(found, str) else replace(found, constants=(*found.constants, RESIDUAL))
     if size % 2:
         return f"groups of {size} units: the kernels need an even number"
     if batch > LARGEST_BATCH:

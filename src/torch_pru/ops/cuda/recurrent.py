@@ -75,6 +75,7 @@ def launch_forward(
     reverse: bool,
     save: bool,
     state: tuple[int, ...] = (),
+    residual: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """As :func:`forward`; None for what is not saved.
 
@@ -83,15 +84,17 @@ def launch_forward(
         weight: (4, G, D, D), or (4·M, D).
         biases: at most two of (4, M), which are added.
         state: the shape of hn and cn, if it is not (B, M).
+        residual: (T, B, M) in the dtype of gates, which is added to all four gates.
     """
     steps, batch, groups, size = sizes
     width, dtype, device = groups * size, gates.dtype, gates.device
-    launch = _launch(device, size, batch, groups, dtype, backward=False, single_step=steps == 1)
+    launch = _launch(device, size, batch, groups, dtype, False, steps == 1, residual is not None)
     of_token = launch.kernel == "forward_token"  # reads each weight once: no time to convert them before
     of_biases = dtype if all(bias is None or bias.dtype == dtype for bias in biases) else torch.float32
     first, second = (*(as_operand(bias, of_biases) for bias in biases), None, None)[:2]
     inputs = (
         gates,
+        residual,
         as_operand(weight, dtype if of_token else operand_dtype(dtype)),
         first,
         second,
@@ -161,6 +164,7 @@ class Launched(NamedTuple):
     dh0: Tensor
     dc0: Tensor
     bias_parts: Tensor  # (rows, M, 4)
+    dresidual: Tensor | None = None  # (T, B, M)
     dgates32: Tensor | None = None  # (T, B, 4, M)
     down: Tensor | None = None  # (1,)
 
@@ -175,15 +179,18 @@ def launch_backward(
     lengths: Tensor | None,
     sizes: Sizes,
     reverse: bool,
+    residual: bool = False,
 ) -> Launched:
     """The gradients of the gates and of the states, from those of out, hn and cn; see :func:`launch_forward`.
+
+    With ``residual`` also that of the residual, from the gates alone: the sum of a unit's four, rounded once.
 
     With float32 gates, the factors are scaled into float16's range by a power of two, which the largest of
     the given gradients determines; see recurrence.cu.
     """
     steps, batch, groups, size = sizes
     width, dtype, device = groups * size, out.dtype, out.device
-    launch = _launch(device, size, batch, groups, dtype, backward=True)
+    launch = _launch(device, size, batch, groups, dtype, backward=True, residual=residual)
     of_out, of_hn, of_cn = grads
     grads = as_operand(of_out, dtype), as_operand(of_hn, dtype), as_operand(of_cn, torch.float32)
     inputs = (
@@ -197,16 +204,17 @@ def launch_backward(
     dgates = out.new_empty(steps, batch, width, 4, dtype=operand_dtype(dtype))
     if launch.cooperative:
         dgates.view(torch.int16).fill_(-1)  # the grid variant's "not there yet"
+    dresidual = torch.empty_like(out) if residual else None
     dh0, dc0 = state_gradients_like(out, None, None)
     bias_parts = out.new_empty(launch.bias_rows, width, 4, dtype=torch.float32)
-    tensors, numbers = (*inputs, dgates, dh0, dc0, bias_parts), (steps, batch, groups, reverse)
+    tensors, numbers = (*inputs, dgates, dresidual, dh0, dc0, bias_parts), (steps, batch, groups, reverse)
     if dtype != torch.float32:
         launch_on(launch, device, tensors, numbers)
-        return Launched(dgates, dh0, dc0, bias_parts)
+        return Launched(dgates, dh0, dc0, bias_parts, dresidual)
     largest, down = gradient_scale(grads, device), dh0.new_empty(1)
     dgates32 = out.new_empty(steps, batch, 4, width)
     launch_on(launch, device, (*tensors, largest, dgates32, down), (*numbers, largest.shape[0]))
-    return Launched(dgates, dh0, dc0, bias_parts, dgates32, down)
+    return Launched(dgates, dh0, dc0, bias_parts, dresidual, dgates32, down)
 
 
 def weight_gradient(
@@ -254,8 +262,10 @@ def _launch(
     dtype: torch.dtype,
     backward: bool,
     single_step: bool = False,
+    residual: bool = False,
 ) -> Launch:
-    launch = choose_once(device_of(device.index), size, batch, groups, dtype, backward, single_step)
+    shape = (size, batch, groups, dtype, backward, single_step, residual)
+    launch = choose_once(device_of(device.index), *shape)
     if isinstance(launch, str):
         raise ValueError(f"there are no fused kernels for this shape: {launch}")
     return launch

@@ -157,6 +157,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_cluster(const 
       i64 at = ((i64)time_of(s, length[n], args.reverse) * batch + column[n]) * width + at_unit;
       args.dgates[at] = operands(d[n]);
       store_gates32(args, at, at_unit, width, d[n], scale);
+      store_residual(args, at, d[n], scale);
     }
   }
   counter_wait(&arrived[steps & 1], (steps - 1) >> 1 & 1);

@@ -92,6 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) backward_grid(const __g
         }
         put2(args.dgates + at[i], operands(d));
         store_gates32(args, at[i], group * D + first_unit + item % UNITS, width, d, scale);
+        store_residual(args, at[i], d, scale);
       }
     }
 #pragma unroll

@@ -5,6 +5,7 @@
 #define DEPTH (PLACES / 16)
 #define SHARE (SLOTS * COLUMNS)                        // elements of one block's part of h
 #define TILE (PLACES * COLUMNS)
+#define AHEAD (TILES <= 2)                             // wide tiles have no registers for the residual of the next step
 
 // This warp's fragments of one group's weights; a gate's start `apart` after those of the gate before.
 DEVICE void load_weight(u32 (&weight)[DEPTH][4], const u16* group, i64 apart, u32 rank) {
@@ -44,12 +45,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
   const i64 at_unit = group * D + unit;
   float c[TILES];
   Gates next[TILES];
+  Real residual_next[TILES];
   int length[TILES], column[TILES];
   Four bias = {0, 0, 0, 0};
   if (unit >= 0) bias = bias_of(args, at_unit, width);
-  auto gates_at = [&](int s, int n) {
-    i64 row = (i64)time_of(s, length[n], args.reverse) * batch + column[n];
-    return load_gates(args.gates, row * width + at_unit, at_unit, width);
+  auto place = [&](int s, int n) {                     // in an array (T, B, M)
+    return ((i64)time_of(s, length[n], args.reverse) * batch + column[n]) * width + at_unit;
+  };
+  auto fetch = [&](int s, int n) {
+    next[n] = load_gates(args.gates, place(s, n), at_unit, width);
+    if (AHEAD) residual_next[n] = load_residual(args, place(s, n));
   };
 #pragma unroll
   for (int n = 0; n < TILES; n++) {
@@ -58,17 +63,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
     bool mine = inside < COLUMNS && column[n] < batch && unit >= 0;
     length[n] = mine ? length_of(args.lengths, column[n], steps) : -1;
     c[n] = mine ? given(args.c0, column[n] * (i64)width + at_unit, args.real_cells) : 0.f;
-    if (mine) next[n] = gates_at(0, n);
+    residual_next[n] = 0;
+    if (mine) fetch(0, n);
   }
 
   for (int s = 0; s < steps; s++) {
     const u16* h = shared + (s & 1) * TILE;
     u16* h_next = shared + ((s + 1) & 1) * TILE;
     Gates gates[TILES];
+    Real residual[TILES];
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
       gates[n] = next[n];
-      if (length[n] >= 0 && s + 1 < steps) next[n] = gates_at(s + 1, n);
+      residual[n] = residual_next[n];
+      if (!AHEAD && length[n] >= 0) residual[n] = load_residual(args, place(s, n));
+      if (length[n] >= 0 && s + 1 < steps) fetch(s + 1, n);
     }
     if (s > 0) {
       counter_wait(&arrived[s & 1], (s - 1) >> 1 & 1);
@@ -88,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
       value[n] = 0;
       if (length[n] < 0) continue;
       if (s < length[n]) {
-        Four z = to_four(gates[n]);
+        Four z = with_residual(to_four(gates[n]), residual[n]);
         z.i += bias.i + (high ? got0 : sum[0]); z.f += bias.f + (high ? sum[1] : got0);
         z.g += bias.g + (high ? got1 : sum[2]); z.o += bias.o + (high ? sum[3] : got1);
         set(value[n], advance(z, c[n]));
@@ -105,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
       if (length[n] < 0) continue;
-      i64 to = ((i64)time_of(s, length[n], args.reverse) * batch + column[n]) * width + at_unit;
+      i64 to = place(s, n);
       args.out[to] = value[n];
       if (s >= length[n]) continue;
       if (s == length[n] - 1) args.hn[column[n] * (i64)width + at_unit] = value[n];

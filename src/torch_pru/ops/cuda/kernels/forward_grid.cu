@@ -37,6 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_grid(const __gr
   for (int s = 0; s < steps; s++)
     for (int first = 0; first < batch; first += COLUMNS, parity ^= 1) {
       Gates gates[TURNS];
+      Real residual[TURNS];
       i64 at[TURNS];
       int length[TURNS];
 #pragma unroll
@@ -47,6 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_grid(const __gr
         length[i] = length_of(args.lengths, column, steps);
         at[i] = ((i64)time_of(s, length[i], args.reverse) * batch + column) * width + group * D + unit;
         gates[i] = load_gates(args.gates, at[i], group * D + unit, width);
+        residual[i] = load_residual(args, at[i]);
       }
       const u16* row[TILES];
 #pragma unroll
@@ -65,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_grid(const __gr
         Real value = 0;
         if (length[i] >= 0) {
           if (s < length[i]) {
-            Four z = to_four(gates[i]);
+            Four z = with_residual(to_four(gates[i]), residual[i]);
             if (args.bias) {
               const Four bias = bias_of(args, group * D + unit, width);
               z.i += bias.i; z.f += bias.f; z.g += bias.g; z.o += bias.o;

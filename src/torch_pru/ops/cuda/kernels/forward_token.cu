@@ -13,8 +13,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) forward_token(const __grid
   if (unit >= width) return;                           // a whole warp at once
   const i64 at = (i64)blockIdx.y * width + unit;
   const Gates gates = load_gates(args.gates, at, unit, width);  // loaded before the product, used after it
+  const Real residual = load_residual(args, at);
   float c = given(args.c0, at, args.real_cells);
-  Four z = to_four(gates);
+  Four z = with_residual(to_four(gates), residual);
   if (args.bias) {
     const Four bias = bias_of(args, unit, width);
     z.i += bias.i; z.f += bias.f; z.g += bias.g; z.o += bias.o;

@@ -17,6 +17,7 @@ typedef u16 Cell;
 
 struct ForwardArgs {
   const Real* gates;       // (T, B, M, 4); FLOAT: (T, B, 4, M)
+  const Real* residual;    // (T, B, M), read with RESIDUAL only
   const u16* weight;       // (4, G, D, D); FLOAT, of a single step: float32
   const void* bias;        // (4, M) or null
   const void* other_bias;  // (4, M) or null: added to the first, of the same kind
@@ -43,6 +44,7 @@ struct BackwardArgs {
   const Cell* cells;
   const i64* lengths;
   uint2* dgates;           // (T, B, M) units of four gates; FLOAT: scaled
+  Real* dresidual;         // (T, B, M) or null; written with RESIDUAL only
   float* dh0;              // (B, M)
   float* dc0;              // (B, M)
   float4* dbias;           // (rows, M): sums over steps, one row for each thread that serves a unit
@@ -136,4 +138,22 @@ DEVICE Cell keep_cell(float c) { return narrow_half(c); }
 DEVICE float recall_cell(Cell c) { return widen_half(c); }
 DEVICE void store_gates32(const BackwardArgs&, i64, i64, int, Gates, Scale) {}
 DEVICE Scale scale_of(const BackwardArgs&) { return {1.f, 1.f}; }
+#endif
+
+// A residual is added to the gates in float32; its gradient is the sum of theirs as `dgates` has them, rounded. Without
+// RESIDUAL nothing of it is left in the code: the registers are for other values.
+#if RESIDUAL
+DEVICE Real load_residual(const ForwardArgs& args, i64 at) { return args.residual[at]; }
+DEVICE Four with_residual(const Four& z, Real residual) {
+  const float x = to_float(residual);
+  return {z.i + x, z.f + x, z.g + x, z.o + x};
+}
+DEVICE void store_residual(const BackwardArgs& args, i64 at, const Gates& d, Scale scale) {
+  const Four each = to_four(d);
+  if (args.dresidual) set(args.dresidual[at], ((each.i + each.f) + (each.g + each.o)) * scale.down);
+}
+#else
+DEVICE Real load_residual(const ForwardArgs&, i64) { return 0; }
+DEVICE Four with_residual(const Four& z, Real) { return z; }
+DEVICE void store_residual(const BackwardArgs&, i64, const Gates&, Scale) {}
 #endif

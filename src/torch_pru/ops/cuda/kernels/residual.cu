@@ -1,5 +1,5 @@
-// A residual input and its gradient: one 16-bit value for the four adjacent gates of a unit. Two units at a time:
-// 16 bytes of gates.
+// A residual input and its gradient, where the recurrence does not add them itself: one 16-bit value for the four
+// adjacent gates of a unit. Two units at a time: 16 bytes of gates.
 struct ResidualArgs {
   u16* values;             // (rows, M)
   u16* gates;              // (rows, M, 4)

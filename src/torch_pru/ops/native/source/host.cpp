@@ -71,7 +71,7 @@ struct Plan {
   i64 features, width, groups, padded, bias_rows;      // padded: units of a group, as the exchange and products have them
   i64 residual, real_bias, real_cells;
   Fold bands;
-  Kernel input, residual_pass, recurrence, tail;       // fold, spread, forward; or unfold, collect, backward, and the rest
+  Kernel input, recurrence, tail;                      // fold, forward; or unfold, backward, and the rest
 };
 
 enum { INT16 = 2, INT64 = 4, FLOAT32 = 6 };                // PyTorch's numbers for dtypes
@@ -257,13 +257,7 @@ void forward(Value* stack, uint64_t, uint64_t) {
   call.fold(levels, folded);
   Tensor operand = call.view(x, {rows, features}, {features, 1});
   Tensor transposed = call.view(folded, {features, 4 * width}, {1, features});
-  if (plan.residual) {
-    const i64 words[] = {x.address(), gates.address(), rows * features};
-    call.launch(plan.residual_pass, words);
-    call.addmm(gates, operand, transposed);            // one rounding of the whole sum
-  } else {
-    call.mm(gates, operand, transposed);
-  }
+  call.mm(gates, operand, transposed);
 
   const bool save = flags & SAVE;
   Tensor out = call.empty({steps, batch, width}, plan.dtype), hn = call.empty({1, batch, width}, plan.dtype);
@@ -276,7 +270,8 @@ void forward(Value* stack, uint64_t, uint64_t) {
     exchange = call.empty({steps, plan.groups, batch, plan.padded}, INT16);
     call.fill(exchange, steps * plan.groups * batch * plan.padded);
   }
-  const i64 words[] = {gates.address(), context.address(), bias.address(), other_bias.address(), h0.address(),
+  const i64 residual = plan.residual ? x.address() : 0;
+  const i64 words[] = {gates.address(), residual, context.address(), bias.address(), other_bias.address(), h0.address(),
                        c0.address(), lengths.address(), out.address(), hn.address(), cn.address(),
                        activations.address(), cells.address(), exchange.address(), steps, batch, plan.groups,
                        (flags & REVERSE) != 0, plan.real_bias, plan.real_cells};
@@ -339,23 +334,20 @@ void backward(Value* stack, uint64_t, uint64_t) {
 
   Tensor dgates = call.empty({steps, batch, width, 4}, plan.dtype);
   if (plan.recurrence.cooperative) call.fill(dgates, rows * gates);
+  Tensor gradient;                                     // of x; of a residual alone before the product is added
+  if (flags & OF_X) gradient = call.empty({steps, batch, features}, plan.dtype);
+  const i64 dresidual = plan.residual ? gradient.address() : 0;
   Tensor dh0 = call.empty({batch, width}, FLOAT32), dc0 = call.empty({batch, width}, FLOAT32);
   Tensor bias_parts = call.empty({plan.bias_rows, width, 4}, FLOAT32);
   const i64 words[] = {grad_out.address(), grad_hn.address(), grad_cn.address(), context.address(), c0.address(),
-                       activations.address(), cells.address(), lengths.address(), dgates.address(), dh0.address(),
+                       activations.address(), cells.address(), lengths.address(), dgates.address(), dresidual, dh0.address(),
                        dc0.address(), bias_parts.address(), steps, batch, plan.groups, reverse};
   call.launch(plan.recurrence, words);
 
   if (flags & OF_X) {
-    Tensor gradient = call.empty({steps, batch, features}, plan.dtype);
     Tensor all = call.view(dgates, {rows, gates}, {gates, 1}), to = call.view(gradient, {rows, features}, {features, 1});
-    if (plan.residual) {
-      const i64 collected[] = {gradient.address(), dgates.address(), rows * features};
-      call.launch(plan.residual_pass, collected);
-      call.addmm(to, all, folded);
-    } else {
-      call.mm(to, all, folded);
-    }
+    if (plan.residual) call.addmm(to, all, folded);
+    else call.mm(to, all, folded);
     call.add(static_cast<Tensor&&>(gradient));
   }
   call.add(static_cast<Tensor&&>(dh0));
