@@ -12,6 +12,7 @@ import pytest
 from torch_pru import PRUError
 from torch_pru.lm import recipe
 from torch_pru.lm.config import Config, second_stage
+from torch_pru.lm.data.corpus import located
 from torch_pru.lm.evaluation.scores import Scores, load_scores, save_scores
 from torch_pru.lm.paper import ADAPTED, Setup
 from torch_pru.lm.recipe import config_text, load_recipe
@@ -305,6 +306,16 @@ def test_the_recipe_of_the_same_name_is_the_nearest() -> None:
 def test_a_recipe_with_equal_settings_is_nearer_than_one_of_the_same_name() -> None:
     config = replace(load_recipe("ptb-awd-pru-g4-published"), name="ptb-awd-pru-g4")
     assert nearest_recipe(config) == ("ptb-awd-pru-g4-published", {})
+
+
+def test_a_run_of_today_belongs_to_its_row() -> None:
+    """A run names the tokenizer that its recipe leaves open."""
+    config = load_recipe("ptb-pru-g4")
+    trained = replace(config, data=located(config.data))
+    assert trained.data.tokenizer == "spaces"
+    assert nearest_recipe(trained) == ("ptb-pru-g4", {})
+    other = replace(config, data=replace(config.data, tokenizer="characters"))
+    assert nearest_recipe(other) == ("ptb-pru-g4", {"tokenizer": "characters"})
 
 
 def test_a_recipe_of_ones_own_is_nearest_to_the_one_with_the_fewest_other_settings() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from torch_pru.errors import PRUError
 from torch_pru.lm.config import Config, build_config, flat_settings
+from torch_pru.lm.data.corpus import tokenizer_name
 from torch_pru.lm.evaluation.scores import (
     LOG_PROBABILITIES_LIMIT,
     SIXTEEN_BITS,
@@ -154,8 +155,11 @@ class RunRecord:
 
 
 def settings_without_runtime(config: Config) -> dict[str, Any]:
-    """The settings that decide what is trained; both ways to run an LSTM are the same."""
-    settings = flat_settings(config) | {"unit": config.model.kind}
+    """The settings that decide what is trained, with the names of what recipes leave open.
+
+    Both ways to run an LSTM are the same.
+    """
+    settings = flat_settings(config) | {"unit": config.model.kind, "tokenizer": tokenizer_name(config.data)}
     return {key: value for key, value in settings.items() if key not in RUNTIME_SETTINGS}
 
 
