@@ -87,7 +87,7 @@ def current_mode() -> Mode:
         return Mode.OBSERVED
     if in_forward_ad():
         return Mode.DERIVATIVE
-    if is_transformed():
+    if _has_mode():
         transforms = torch._C._functorch.get_interpreter_stack() or ()
         derivative = any(transform.key() in _DERIVATIVES for transform in transforms)
         return Mode.DERIVATIVE if derivative else Mode.OBSERVED
@@ -104,11 +104,13 @@ def _is_inside_operator() -> bool:
 
 def is_transformed() -> bool:
     """Whether a compiler, a transform or a mode is active in this thread: its tensors must not be cached."""
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._dispatch_tls_local_include_set().raw_repr() not in _EAGER_KEYS
-        or torch._C._len_torch_function_stack() > 0
-    )
+    return torch.compiler.is_compiling() or _has_mode()
+
+
+def _has_mode() -> bool:
+    """Whether a transform or a mode is active in this thread."""
+    keys = torch._C._dispatch_tls_local_include_set().raw_repr()
+    return keys not in _EAGER_KEYS or torch._C._len_torch_function_stack() > 0
 
 
 def in_forward_ad() -> bool:
@@ -123,10 +125,12 @@ def are_plain(arguments: Iterable[Any]) -> bool:
     """Whether no tensor among the arguments or in their sequences is a subclass or on the meta device."""
     for argument in arguments:
         kind = type(argument)
+        if kind in _PLAIN:
+            continue
         if kind is Tensor:
             plain = not argument.is_meta
         else:
-            plain = kind in _PLAIN or (isinstance(argument, (list, tuple)) and are_plain(argument))
+            plain = isinstance(argument, (list, tuple)) and (not argument or are_plain(argument))
         if not plain:
             return False
     return True

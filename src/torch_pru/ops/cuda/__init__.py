@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_pru.ops import dropping
 from torch_pru.ops.gates import transform
 from torch_pru.ops.layer import context_groups, run_layer, run_recurrence, unsupported_context
-from torch_pru.ops.spec import LayerCall, Outputs, RecurrenceCall, TransformSpec, product_dtype
+from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs, RecurrenceCall, TransformSpec, product_dtype
 from torch_pru.ops.torch_private import assume_constant_result
 
 from . import folding
@@ -81,14 +81,21 @@ input_gates = functools.partial(transform, backend="cuda")
 
 def layer_reason(call: LayerCall, *, eager: bool) -> str | None:
     x, weights, h0, c0, _, spec, _ = call
-    reason = unsupported_context(spec)
+    reason, groups, size = _structure_once(spec) if eager else _structure(spec)
     if reason is not None:
         return reason
-    groups = context_groups(spec)
     training = _is_training((x, *weights.input, *weights.context, *weights.biases, h0, c0))
-    return size_reason(spec.input, 4) or shape_reason(
-        x, product_dtype(x), groups, spec.hidden_size // groups, training
-    )
+    return shape_reason(x, product_dtype(x), groups, size, training)
+
+
+def _structure(spec: LayerSpec) -> tuple[str | None, int, int]:
+    """Why the kernels cannot run this structure, or None; the groups of the recurrence; the size of one."""
+    groups = context_groups(spec)
+    reason = unsupported_context(spec) or size_reason(spec.input, 4)
+    return reason, groups, spec.hidden_size // groups
+
+
+_structure_once = functools.lru_cache(maxsize=1024)(_structure)
 
 
 def recurrence_reason(call: RecurrenceCall, *, eager: bool) -> str | None:

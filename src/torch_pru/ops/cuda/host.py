@@ -195,7 +195,7 @@ def forward(
     plan, stream = found
     given, flags = [x, context, *levels], SAVE * save | REVERSE * reverse
     flags |= _append(given, (*biases, *states, lengths), HAS_BIAS)
-    results = torch.ops.torch_pru_host.forward(plan.address, given, flags, stream)
+    results = torch.ops.torch_pru_host.forward.default(plan.address, given, flags, stream)
     return kind if results else None, results
 
 
@@ -229,7 +229,7 @@ def backward(
     of_x, of_h0, of_c0, of_context, of_bias, of_other_bias, *of_levels = needed
     flags |= OF_X * of_x | OF_CONTEXT * of_context | OF_BIAS * of_bias | OF_OTHER_BIAS * of_other_bias
     flags |= OF_LEVELS * any(of_levels)
-    found = torch.ops.torch_pru_host.backward(plan.address, given, flags, stream)
+    found = torch.ops.torch_pru_host.backward.default(plan.address, given, flags, stream)
     if not found:
         return []
     made = (of_x, True, True, of_context, of_bias, of_other_bias, *(any(of_levels) for _ in of_levels))
