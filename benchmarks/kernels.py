@@ -4,15 +4,18 @@
     python benchmarks/kernels.py --without-clusters   # the kernels that GPUs before Hopper run
     python benchmarks/kernels.py --json FILE          # and keep the table as a record
 
-A shape is groups x units x batch. Each runs in a process of its own, so that one that hangs is stopped.
+A shape is groups x units x batch. They run in another process, so that one that hangs is stopped.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,21 +111,36 @@ def measure(shape: str, steps: int, dtype_name: str) -> Row:
 
 
 def rows_of(arguments: argparse.Namespace) -> Iterator[Row]:
-    """Each shape, measured in a process of its own."""
+    """A row for each shape. A process that hangs or fails is replaced by another, which takes the rest."""
+    shapes = [*arguments.shapes]
+    while shapes:
+        rows = [*from_process(arguments, shapes)]
+        yield from rows
+        del shapes[: len(rows)]
+
+
+def from_process(arguments: argparse.Namespace, shapes: list[str]) -> Iterator[Row]:
+    """Rows of these shapes in order, up to one that ends the process."""
     command = [sys.executable, __file__, "--steps", str(arguments.steps), "--dtype", arguments.dtype]
-    command += ["--without-clusters"] * arguments.without_clusters
-    for shape in arguments.shapes:
-        try:
-            done = subprocess.run(
-                [*command, "--one", shape], capture_output=True, text=True, timeout=LIMIT_SECONDS
-            )
-        except subprocess.TimeoutExpired:
-            yield shape, f"stopped after {LIMIT_SECONDS} s", *[""] * 4
-            continue
-        if done.returncode:
-            yield shape, f"failed: {done.stderr[-900:]}", *[""] * 4
-        else:
-            yield tuple(json.loads(done.stdout))
+    command += ["--without-clusters"] * arguments.without_clusters + ["--here", "--shapes", *shapes]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        assert process.stdout is not None
+        for shape in shapes:
+            stop = threading.Timer(LIMIT_SECONDS, process.kill)
+            stop.start()
+            line = process.stdout.readline()
+            stop.cancel()
+            if line:
+                yield tuple(json.loads(line))
+                continue
+            errors.seek(0)
+            hung = process.wait() == -signal.SIGKILL
+            why = f"stopped after {LIMIT_SECONDS} s" if hung else f"failed: {errors.read()[-900:]}"
+            yield (shape, why, *[""] * 4)
+            return
 
 
 def main() -> None:
@@ -136,12 +154,13 @@ def main() -> None:
         "--without-clusters", action="store_true", help="the kernels that GPUs before Hopper run"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table to this file")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # in this process
     arguments = parser.parse_args()
     if arguments.without_clusters:
         without_clusters()
-    if arguments.one:
-        print(json.dumps(measure(arguments.one, arguments.steps, arguments.dtype)))
+    if arguments.here:
+        for shape in arguments.shapes:
+            print(json.dumps(measure(shape, arguments.steps, arguments.dtype)), flush=True)
         return
     import torch
     from timing import place, table, write_record

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -239,7 +240,9 @@ def kernels_on_a_cpu(benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(cuda, "forward", right_forward)
     monkeypatch.setattr(cuda, "backward", right_backward)
     monkeypatch.setattr(benchmark, "median_microseconds", lambda work: 1.0)
-    monkeypatch.setattr(sys, "argv", ["kernels.py", "--one", "2x8x3", "--steps", "5", "--dtype", "float32"])
+    monkeypatch.setattr(
+        sys, "argv", ["kernels.py", "--here", "--shapes", "2x8x3", "--steps", "5", "--dtype", "float32"]
+    )
 
 
 @pytest.mark.usefixtures("kernels_on_a_cpu")
@@ -266,6 +269,38 @@ def test_the_kernels_benchmark_refuses_wrong_numbers(
     with pytest.raises(SystemExit, match="the numbers are off"):
         benchmark.main()
     assert capsys.readouterr().out == ""
+
+
+STAND_IN = """
+import json, sys, time
+for shape in sys.argv[sys.argv.index("--shapes") + 1 :]:
+    if shape == "hangs":
+        time.sleep(60)
+    if shape == "fails":
+        sys.exit("the numbers are off")
+    print(json.dumps([shape, 1, 2, 3, 4, 5]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("benchmark", ["kernels"], indirect=True)
+def test_the_kernels_benchmark_goes_on_after_a_shape_that_hangs_or_fails(
+    benchmark: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kernels.py").write_text(STAND_IN)
+    monkeypatch.setattr(benchmark, "__file__", str(tmp_path / "kernels.py"))
+    monkeypatch.setattr(benchmark, "LIMIT_SECONDS", 1)
+    shapes = ["a", "hangs", "b", "c", "fails", "fails", "d"]
+    arguments = Namespace(shapes=shapes, steps=5, dtype="float32", without_clusters=True)
+    rows = [*benchmark.rows_of(arguments)]
+    assert [row[0] for row in rows] == shapes
+    assert [row[1] for row in rows] == [
+        1,
+        "stopped after 1 s",
+        1,
+        1,
+        *["failed: the numbers are off\n"] * 2,
+        1,
+    ]
 
 
 @pytest.mark.slow
