@@ -8,12 +8,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from shapes import DEVICES, PAPER, launch_for
 
-from torch_pru.ops.cuda import DTYPES, updates
+from torch_pru.ops.cuda import DTYPES, plan, updates
 from torch_pru.ops.cuda import compile as compiler
 from torch_pru.ops.cuda.launch import PASS, PASSES
 from torch_pru.ops.cuda.plan import RESIDUAL
+from torch_pru.ops.spec import LayerSpec, TransformSpec
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
 try:
@@ -85,6 +87,16 @@ def folding_variants():
     return found + [(name, (("BF16", bf16), threads)) for name in ("spread", "collect") for bf16 in (0, 1)]
 
 
+def step_variants():
+    """A layer's single step: one level and several, with and without a residual."""
+    launches = []
+    for levels, residual, dtype in ((1, 0, torch.float16), (2, 1, torch.bfloat16), (4, 1, torch.float32)):
+        input = TransformSpec(1400, (1400 // levels,) * levels, windows=(5,) * (levels - 1))
+        spec = LayerSpec(input, TransformSpec(1400, (1400,), groups=4), bool(residual))
+        launches.append(plan.step_launch(spec, 1, dtype))
+    return [(launch.kernel, launch.constants) for launch in launches]
+
+
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.architecture)
 def test_the_small_kernels_compile(cache, device):
     small = [
@@ -100,7 +112,7 @@ def test_the_small_kernels_compile(cache, device):
         small += [("decoder_operand", constants), ("decoder_rows", constants)]
         small.append(("add_rows", (("BF16", 0), ("VECTOR", flag), ("THREADS", 256))))
     small += passes_variants()
-    small += folding_variants()
+    small += folding_variants() + step_variants()
     for kernel, constants in small:
         assert compiler.cubin(kernel, constants, device.architecture).startswith(b"\x7fELF")
 

@@ -179,3 +179,58 @@ def test_a_change_of_the_input_is_noticed():
         x.zero_()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.float().sum().backward()
+
+
+STEPS = {  # N, M and options
+    "one level": (16, 20, {"levels": 1, "groups": 2}),
+    "levels": (24, 20, {"levels": 3, "groups": 1}),
+    "residual": (16, 16, {"levels": 2, "groups": 2, "residual": True}),
+    "odd level": (22, 22, {"levels": 2, "groups": 1, "residual": True}),
+    "levels in one block": (8, 6, {"levels": 3, "groups": 1, "level_split": "equal", "residual": False}),
+    "no bias": (10, 12, {"levels": 2, "groups": 3, "bias": False}),
+    "skip": (24, 24, {"levels": 2, "groups": 2, "pooling": "skip"}),
+    "odd input": (7, 10, {"levels": 1, "groups": 1}),
+}
+STEP_BOUNDS = {torch.float32: 5e-6, **BOUNDS}
+
+
+@pytest.mark.parametrize("states", [False, True], ids=["", "states"])
+@pytest.mark.parametrize("dtype", STEP_BOUNDS, ids=str)
+@pytest.mark.parametrize("case", STEPS)
+def test_a_single_step_without_gradients_is_one_kernel(case, dtype, states):
+    """In float32 nothing is rounded to TF32."""
+    torch.manual_seed(2)
+    features, units, options = STEPS[case]
+    pru, x = PRU(features, units, init="lstm", **options).to(dtype), torch.randn(1, 3, features).to(dtype)
+    given = (torch.randn(1, 3, units).to(dtype), torch.randn(1, 3, units).to(dtype)) if states else None
+    with torch.no_grad(), dry_run(FEW) as records:
+        y, (h, c) = pru(x, given)
+    assert [record[0].split()[0] for record in records] == ["layer_step"]
+    exact = copy.deepcopy(pru).double()
+    exact.backend = "reference"
+    with torch.no_grad():
+        expected, (hn, cn) = exact(x.double(), None if given is None else tuple(s.double() for s in given))
+    check([y, h, c], [expected, hn, cn], STEP_BOUNDS[dtype])
+
+
+def test_a_single_step_under_autocast():
+    torch.manual_seed(2)
+    pru, x, c = PRU(16, 20, levels=2, groups=2), torch.randn(1, 3, 16), torch.randn(1, 3, 20)
+    with torch.no_grad(), dry_run(FEW) as records, torch.autocast("cpu", HALF):
+        y, (h, cn) = pru(x, (torch.zeros_like(c), c))
+    assert [record[0].split()[0] for record in records] == ["layer_step"]
+    assert (y.dtype, h.dtype, cn.dtype) == (HALF, HALF, torch.float32)
+    exact = copy.deepcopy(pru).double()
+    exact.backend = "reference"
+    with torch.no_grad():
+        expected, (hn, cn64) = exact(x.double(), (torch.zeros_like(c).double(), c.double()))
+    check([y, h, cn], [expected, hn, cn64], BOUNDS[HALF])
+
+
+@pytest.mark.parametrize(("steps", "batch", "learn"), [(2, 3, False), (1, 5, False), (1, 3, True)])
+def test_other_calls_are_not_one_kernel(steps, batch, learn):
+    for dtype in STEP_BOUNDS:
+        pru, x = PRU(16, 20, levels=2, groups=2).to(dtype), torch.randn(steps, batch, 16).to(dtype)
+        with torch.set_grad_enabled(learn), dry_run(FEW) as records:
+            pru(x)
+        assert not any(record[0].startswith("layer_step") for record in records)

@@ -71,7 +71,7 @@ def recurrence(call: RecurrenceCall, *, eager: bool) -> Outputs:
 
 def layer(call: LayerCall, *, eager: bool) -> Outputs:
     """As :func:`torch_pru.ops.reference.layer`."""
-    if eager and is_fused(call.spec, dtype := product_dtype(call.x)):
+    if eager and is_fused(call, dtype := product_dtype(call.x)):
         return run_fused(call, dtype)
     return run_layer(recurrence, "cuda", call, eager=eager)
 

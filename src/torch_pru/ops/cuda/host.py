@@ -20,13 +20,13 @@ from torch import Tensor
 
 from torch_pru.ops import native
 from torch_pru.ops.folding import ALIGNMENT, aligned, pooling_levels
-from torch_pru.ops.spec import LayerSpec
+from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs
 from torch_pru.ops.torch_private import current_stream
 
 from . import launch as launching
 from .folding import GATES, fold_launch
 from .passes import tail_launch
-from .plan import Device, Launch, choose_once
+from .plan import Device, Launch, choose_once, step_launch
 from .recurrent import as_operand, saved_dtype
 
 # What C++ calls, in the order of ``Functions`` in host.cpp: functions of PyTorch for any device, its products
@@ -179,17 +179,8 @@ def forward(
     """
     if not x.dtype == dtype == context.dtype:
         return None, []
-    bias, c0 = biases[0], states[1]
-    kind = Kind(
-        spec,
-        dtype,
-        levels[0].dtype,
-        dtype if bias is None else bias.dtype,
-        dtype if c0 is None else c0.dtype,
-        x.shape[1],
-        x.shape[0] == 1,
-    )
-    found = _prepared(kind, x.device, False)
+    kind = _kind(spec, dtype, x, levels[0], biases[0], states[1])
+    found = _prepared(kind, x.device, "forward")
     if found is None:
         return None, []
     plan, stream = found
@@ -197,6 +188,29 @@ def forward(
     flags |= _append(given, (*biases, *states, lengths), HAS_BIAS)
     results = torch.ops.torch_pru_host.forward.default(plan.address, given, flags, stream)
     return kind if results else None, results
+
+
+def step(call: LayerCall, dtype: torch.dtype) -> Outputs | None:
+    """A single step without gradients as in ``step.py``; None if C++ cannot compute it."""
+    x, weights, h0, c0, _, spec, _ = call
+    context, biases = weights.context[0], (*weights.biases, None, None)[:2]
+    if not x.dtype == dtype == context.dtype == weights.input[0].dtype:
+        return None
+    found = _prepared(_kind(spec, dtype, x, context, biases[0], c0), x.device, "step")
+    if found is None:
+        return None
+    plan, stream = found
+    given = [x, context, *weights.input]
+    flags = _append(given, (*biases, h0, c0), HAS_BIAS)
+    results = torch.ops.torch_pru_host.step.default(plan.address, given, flags, stream)
+    return (results[0], results[1], results[2]) if results else None
+
+
+def _kind(
+    spec: LayerSpec, dtype: torch.dtype, x: Tensor, level: Tensor, bias: Tensor | None, c0: Tensor | None
+) -> Kind:
+    of_bias, of_cell = (dtype if tensor is None else tensor.dtype for tensor in (bias, c0))
+    return Kind(spec, dtype, level.dtype, of_bias, of_cell, x.shape[1], x.shape[0] == 1)
 
 
 def backward(
@@ -219,7 +233,7 @@ def backward(
     of_out, of_hn, of_cn = grads
     grads = as_operand(of_out, kind.dtype), as_operand(of_hn, kind.dtype), as_operand(of_cn, torch.float32)
     h0, c0 = states
-    prepared = _prepared(kind, saved[0].device, True)
+    prepared = _prepared(kind, saved[0].device, "backward")
     if prepared is None:
         return []
     plan, stream = prepared
@@ -249,30 +263,24 @@ def _append(given: list[Tensor], optional: Sequence[Tensor | None], flag: int) -
     return flags
 
 
-def _prepared(kind: Kind, device: torch.device, backward: bool) -> tuple[Plan, int] | None:
-    """The plan and the stream of a call on the current device."""
+def _prepared(kind: Kind, device: torch.device, way: str) -> tuple[Plan, int] | None:
+    """The plan and the stream of a call on the current device; ``way`` is the name of the operator."""
     if functions_for(device.type) is None or torch.cuda.current_device() != device.index:
         return None
     launching.make_context_current(device.index)
-    plan = _plan(kind, device, launching.device_of(device.index), backward)
+    plan = _plan(kind, device, launching.device_of(device.index), way)
     return None if plan is None else (plan, current_stream(device.index))
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(kind: Kind, device: torch.device, gpu: Device, backward: bool) -> Plan | None:
+def _plan(kind: Kind, device: torch.device, gpu: Device, way: str) -> Plan | None:
     """None if C++ does not compute calls of this kind."""
     spec, dtype, features = kind.spec, kind.dtype, kind.spec.input_size
     size, groups = spec.hidden_size // spec.groups, spec.groups
     converted = any(one not in (dtype, torch.float32) for one in (kind.level, kind.bias, kind.cell))
-    if converted or features % ALIGNMENT or spec.input.levels > MOST_LEVELS:
+    if converted or spec.input.levels > MOST_LEVELS or (features % ALIGNMENT and way != "step"):
         return None
-    like = torch.empty(0, dtype=dtype, device=device)
-    shape = (size, kind.batch, groups, dtype, backward, kind.single_step, spec.residual)
-    recurrence = choose_once(gpu, *shape)
-    if isinstance(recurrence, str):
-        raise ValueError(f"there are no fused kernels for this shape: {recurrence}")
-    step = 16 // kind.level.itemsize
-    folding = ("unfold" if backward else "fold", spec.input.levels, GATES, step, kind.level, like)
+    recurrence = _recurrence(kind, gpu, way)
     functions = functions_for(device.type)
     memory = _Plan(
         functions=ctypes.addressof(functions),  # type: ignore[arg-type]
@@ -286,23 +294,39 @@ def _plan(kind: Kind, device: torch.device, gpu: Device, backward: bool) -> Plan
         features=features,
         width=spec.hidden_size,
         groups=groups,
-        padded=aligned(size) if backward else dict(recurrence.constants).get("PADDED", 0),
+        padded=aligned(size) if way == "backward" else dict(recurrence.constants).get("PADDED", 0),
         bias_rows=recurrence.bias_rows,
         residual=spec.residual,
         real_bias=kind.bias == dtype,
         real_cells=kind.cell == dtype,
-        bands=_bands(spec, device, backward),
-        input=_kernel(fold_launch(*folding), device),
+        bands=_bands(spec, device, transposed=way != "forward"),
         recurrence=_kernel(recurrence, device),
     )
-    if backward:
+    like = torch.empty(0, dtype=dtype, device=device)
+    if way != "step":
+        name = "fold" if way == "forward" else "unfold"
+        launch = fold_launch(name, spec.input.levels, GATES, 16 // kind.level.itemsize, kind.level, like)
+        memory.input = _kernel(launch, device)
+    if way == "backward":
         memory.tail = _kernel(tail_launch(like, dtype, kind.bias, size), device)
     return Plan(ctypes.addressof(memory), memory, functions)
 
 
-def _bands(spec: LayerSpec, device: torch.device, backward: bool) -> _Fold:
+def _recurrence(kind: Kind, gpu: Device, way: str) -> Launch:
+    spec, dtype, batch = kind.spec, kind.dtype, kind.batch
+    if way == "step":
+        return step_launch(spec, batch, dtype)
+    size, backward = spec.hidden_size // spec.groups, way == "backward"
+    shape = (size, batch, spec.groups, dtype, backward, kind.single_step, spec.residual)
+    recurrence = choose_once(gpu, *shape)
+    if isinstance(recurrence, str):
+        raise ValueError(f"there are no fused kernels for this shape: {recurrence}")
+    return recurrence
+
+
+def _bands(spec: LayerSpec, device: torch.device, transposed: bool) -> _Fold:
     levels = pooling_levels(spec.input_size, spec.input.windows, device)  # which are never given up
-    bands = [level.unfold if backward else level.fold for level in levels]
+    bands = [level.unfold if transposed else level.fold for level in levels]
     fold = _Fold(levels=spec.input.levels, columns=aligned(spec.input_size))
     fold.units[: fold.levels] = spec.input.level_sizes
     fold.first[1 : fold.levels] = [band.first.data_ptr() for band in bands]

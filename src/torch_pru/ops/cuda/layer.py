@@ -7,6 +7,7 @@ for the host more than for the GPU: here little but allocations, products and la
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,9 @@ from torch_pru.ops.spec import SIXTEEN_BITS, LayerCall, LayerSpec, Outputs
 from . import host
 from .folding import GATES, fold, unfold
 from .passes import backward_tail
+from .plan import is_step
 from .recurrent import Launched, Sizes, launch_backward, launch_forward, lengths_on, weight_gradient
+from .step import run_step
 
 
 class Structure(NamedTuple):
@@ -39,21 +42,42 @@ class Dtypes(NamedTuple):
     bias: torch.dtype
 
 
-def is_fused(spec: LayerSpec, dtype: torch.dtype) -> bool:
-    """Whether :func:`run` takes a call that only autograd sees: 16 bits, without groups of the input."""
-    return dtype in SIXTEEN_BITS and spec.is_grouped_lstm and spec.input.is_linear and spec.input.groups == 1
+def is_fused(call: LayerCall, dtype: torch.dtype) -> bool:
+    """Whether :func:`run` takes a call that only autograd sees, with products in ``dtype``.
+
+    It takes calls in 16 bits, and single steps without gradients in float32, all without groups of the input.
+    """
+    if not _is_served(call.spec):
+        return False
+    return dtype in SIXTEEN_BITS or (dtype == torch.float32 and _is_step(call) and not _wants_gradients(call))
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_served(spec: LayerSpec) -> bool:
+    return spec.is_grouped_lstm and spec.input.is_linear and spec.input.groups == 1
+
+
+def _is_step(call: LayerCall) -> bool:
+    return is_step(call.spec, call.x.shape[0], call.x.shape[1])
+
+
+def _wants_gradients(call: LayerCall) -> bool:
+    x, weights, h0, c0, *_ = call
+    tensors = (x, h0, c0, *weights.input, *weights.context, *weights.biases)
+    return torch.is_grad_enabled() and private.any_requires_grad(*tensors)
 
 
 def run(call: LayerCall, dtype: torch.dtype) -> Outputs:
     """The piece ``layer``, with products in ``dtype``."""
     x, weights, h0, c0, lengths, spec, reverse = call
+    with_gradients = _wants_gradients(call)
+    if _is_step(call) and not with_gradients:
+        return host.step(call, dtype) or run_step(call, dtype)
     how = Structure(spec, dtype, reverse)
     bias, other_bias = (*weights.biases, None, None)[:2]
     lengths = lengths_on(x.device, lengths)
     given: tuple[Any, ...] = (how, lengths, x, h0, c0, weights.context[0], bias, other_bias, *weights.input)
-    if torch.is_grad_enabled() and private.any_requires_grad(*given):
-        return _Layer.apply(*given)
-    return _forward(*given, save=False).outputs
+    return _Layer.apply(*given) if with_gradients else _forward(*given, save=False).outputs
 
 
 class _Results(NamedTuple):

@@ -13,11 +13,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from torch_pru.ops.spec import LayerSpec
+
 OLDEST = (8, 0)  # compute capability that the kernels need
 REGISTER_FILE = 65536  # 32-bit registers of one multiprocessor
 LARGEST_BATCH = 1024
 LARGEST_TOKEN_BATCH = 4  # up to here a single step reads the weights once for each column
 TOKEN_THREADS = 128
+LARGEST_STEP_INPUT = 12_000  # features that the shared memory of any GPU holds in float32
 WIDEST_TILE = 4  # 8-column tiles a cluster takes at once
 CLUSTER_BARRIER_BYTES = 16  # shared memory that a cluster kernel has besides what it is launched with
 RESIDUAL = ("RESIDUAL", 1)  # the constant of kernels with a residual
@@ -219,13 +222,27 @@ def _grid_launch(
 
 
 def token_launch(size: int, batch: int, groups: int, dtype: torch.dtype) -> Launch:
-    """One step, as in generation: a warp for every unit, and no weights to keep for a next step."""
+    """One step: a warp for every unit, and no weights to keep for a next step."""
     return Launch(
         kernel="forward_token",
         constants=(("D", size), ("THREADS", TOKEN_THREADS), *kind_of(dtype)),
         blocks=(ceil_div(groups * size, TOKEN_THREADS // 32), batch),
         threads=TOKEN_THREADS,
     )
+
+
+def step_launch(spec: LayerSpec, batch: int, dtype: torch.dtype) -> Launch:
+    """A whole layer's step: as above, and each block pools the input for its units."""
+    size = spec.hidden_size // spec.groups
+    token = token_launch(size, batch, spec.groups, dtype)
+    constants = (("LEVELS", spec.input.levels), ("RESIDUAL", int(spec.residual)), *token.constants)
+    shared_bytes = 4 * (spec.input_size + 1)
+    return replace(token, kernel="layer_step", constants=constants, shared_bytes=shared_bytes)
+
+
+def is_step(spec: LayerSpec, steps: int, batch: int) -> bool:
+    """Whether :func:`step_launch` serves a call without gradients of a layer that the kernels can run."""
+    return steps == 1 and batch <= LARGEST_TOKEN_BATCH and spec.input_size <= LARGEST_STEP_INPUT
 
 
 def choose(

@@ -90,8 +90,7 @@ def launch_forward(
     width, dtype, device = groups * size, gates.dtype, gates.device
     launch = _launch(device, size, batch, groups, dtype, False, steps == 1, residual is not None)
     of_token = launch.kernel == "forward_token"  # reads each weight once: no time to convert them before
-    of_biases = dtype if all(bias is None or bias.dtype == dtype for bias in biases) else torch.float32
-    first, second = (*(as_operand(bias, of_biases) for bias in biases), None, None)[:2]
+    of_biases, first, second = as_biases(biases, dtype)
     inputs = (
         gates,
         residual,
@@ -99,12 +98,12 @@ def launch_forward(
         first,
         second,
         as_operand(h0, dtype),
-        as_operand(c0, _read_as(c0, dtype)),
+        as_operand(c0, read_as(c0, dtype)),
         lengths,
     )
     state = state or (batch, width)
     out, hn = gates.new_empty(steps, batch, width), gates.new_empty(state)
-    cn = gates.new_empty(state, dtype=_read_as(c0, dtype))
+    cn = gates.new_empty(state, dtype=read_as(c0, dtype))
     activations, cells = None, None
     if save:
         kept = saved_dtype(dtype)
@@ -279,7 +278,16 @@ def _exchange(launch: Launch, device: torch.device, sizes: Sizes) -> Tensor | No
     return torch.full(shape, -1, dtype=torch.int16, device=device)
 
 
-def _read_as(tensor: Tensor | None, dtype: torch.dtype) -> torch.dtype:
+def as_biases(
+    biases: Sequence[Tensor | None], dtype: torch.dtype
+) -> tuple[torch.dtype, Tensor | None, Tensor | None]:
+    """At most two biases as the kernels read them, and their dtype: that of gates, or float32."""
+    kind = dtype if all(bias is None or bias.dtype == dtype for bias in biases) else torch.float32
+    first, second = (*(as_operand(bias, kind) for bias in biases), None, None)[:2]
+    return kind, first, second
+
+
+def read_as(tensor: Tensor | None, dtype: torch.dtype) -> torch.dtype:
     """The dtype in which a kernel reads bias or c0: that of gates, or float32."""
     return dtype if tensor is None or tensor.dtype == dtype else torch.float32
 

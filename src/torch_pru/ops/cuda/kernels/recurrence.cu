@@ -64,12 +64,12 @@ DEVICE float given(const void* array, i64 at, i64 real) {
   return !array ? 0.f : real ? to_float(((const Real*)array)[at]) : ((const float*)array)[at];
 }
 
-DEVICE void leave_cell(const ForwardArgs& args, i64 at, float c) {
+template <class Args> DEVICE void leave_cell(const Args& args, i64 at, float c) {
   if (args.real_cells) set(((Real*)args.cn)[at], c);
   else ((float*)args.cn)[at] = c;
 }
 
-DEVICE Four bias_of(const ForwardArgs& args, i64 unit, int width) {
+template <class Args> DEVICE Four bias_of(const Args& args, i64 unit, int width) {
   auto of_gate = [&](int gate) {
     const i64 at = gate * (i64)width + unit;
     return given(args.bias, at, args.real_bias) + given(args.other_bias, at, args.real_bias);

@@ -71,7 +71,7 @@ struct Plan {
   i64 features, width, groups, padded, bias_rows;      // padded: units of a group, as the exchange and products have them
   i64 residual, real_bias, real_cells;
   Fold bands;
-  Kernel input, recurrence, tail;                      // fold, forward; or unfold, backward, and the rest
+  Kernel input, recurrence, tail;                      // fold, forward; or unfold, backward, and the rest; or layer_step
 };
 
 enum { INT16 = 2, INT64 = 4, FLOAT32 = 6 };                // PyTorch's numbers for dtypes
@@ -287,6 +287,45 @@ void forward(Value* stack, uint64_t, uint64_t) {
   stack[0] = call.finish();
 }
 
+// (plan, [x, context, levels..., bias?, other_bias?, h0?, c0?], flags, stream) -> [out, hn, cn], of a single step
+void step(Value* stack, uint64_t, uint64_t) {
+  const Plan& plan = *(const Plan*)stack[0];
+  const Fold& bands = plan.bands;
+  Given given(*plan.functions, (List)stack[1]);
+  const i64 flags = (i64)stack[2], width = plan.width;
+  Call call(plan, stack[3]);
+  i64 words[5 * MOST_LEVELS + 13], *to = words;        // in the order of LayerStepArgs
+  const Tensor &x = given.next(plan.dtype), &context = given.next(plan.dtype);
+  *to++ = x.address();
+  for (i64 k = 0; k < bands.levels; k++) *to++ = given.next(plan.level).address();
+  for (i64 k = 0; k < bands.levels; k++) *to++ = bands.first[k];
+  for (i64 k = 0; k < bands.levels; k++) *to++ = bands.share[k];
+  *to++ = context.address();
+  *to++ = given.next(plan.bias, flags & HAS_BIAS).address();
+  *to++ = given.next(plan.bias, flags & HAS_OTHER_BIAS).address();
+  *to++ = given.next(plan.dtype, flags & HAS_H0).address();
+  *to++ = given.next(plan.cell, flags & HAS_C0).address();
+  call.failed = !given.fit;
+  i64* sizes = nullptr;
+  plan.functions->sizes(x.handle, &sizes);
+  Tensor out = call.empty({1, sizes[1], width}, plan.dtype), hn = call.empty({1, sizes[1], width}, plan.dtype);
+  Tensor cn = call.empty({1, sizes[1], width}, plan.cell);
+  *to++ = out.address();
+  *to++ = hn.address();
+  *to++ = cn.address();
+  for (i64 k = 0; k < bands.levels; k++) *to++ = bands.units[k];
+  for (i64 k = 0; k < bands.levels; k++) *to++ = bands.widths[k];
+  *to++ = plan.features;
+  *to++ = plan.groups;
+  *to++ = plan.real_bias;
+  *to++ = plan.real_cells;
+  call.launch(plan.recurrence, words);
+  call.add(static_cast<Tensor&&>(out));
+  call.add(static_cast<Tensor&&>(hn));
+  call.add(static_cast<Tensor&&>(cn));
+  stack[0] = call.finish();
+}
+
 // The gradients of the levels: one product for the whole matrix, which unfold takes apart.
 void gradients_of_levels(Call& call, const Tensor& dgates, const Tensor& x, i64 rows) {
   const Plan& plan = call.plan;
@@ -368,7 +407,7 @@ void backward(Value* stack, uint64_t, uint64_t) {
 
 }  // namespace
 
-// Makes both operators known to PyTorch; returns 0 where that worked.
+// Makes the operators known to PyTorch; returns 0 where that worked.
 extern "C" __attribute__((visibility("default"))) int pru_register_host(const Functions* f) {
   const char *name = "torch_pru_host", *file = "host.cpp";
   const uint64_t version = (uint64_t)2 << 56 | (uint64_t)10 << 48;  // the stable interface of PyTorch 2.10
@@ -376,6 +415,8 @@ extern "C" __attribute__((visibility("default"))) int pru_register_host(const Fu
   return f->new_library(name, file, 0, &schemas) ||
          f->define(schemas, "forward(int plan, Tensor[] given, int flags, int stream) -> Tensor[]") ||
          f->define(schemas, "backward(int plan, Tensor[] given, int flags, int stream) -> Tensor[]") ||
+         f->define(schemas, "step(int plan, Tensor[] given, int flags, int stream) -> Tensor[]") ||
          f->new_implementation(name, "CompositeExplicitAutograd", file, 0, &code) ||
-         f->implement(code, "forward", forward, version) || f->implement(code, "backward", backward, version);
+         f->implement(code, "forward", forward, version) || f->implement(code, "backward", backward, version) ||
+         f->implement(code, "step", step, version);
 }
