@@ -1,4 +1,4 @@
-"""Whole layers on a GPU against float64: the residual inside the recurrence, and single steps in one launch."""
+"""Whole layers on a GPU against float64: a residual inside the recurrence, and single steps in one launch."""
 
 from __future__ import annotations
 
