@@ -192,6 +192,20 @@ def test_the_oldest_gpu_is_the_one_that_the_kernels_need() -> None:
     assert re.findall(r"compute capability (\d)\.(\d)", page) == [tuple(map(str, OLDEST))]
 
 
+def test_the_times_of_the_kernels_are_those_of_the_record() -> None:
+    tables = json.loads((ROOT / "benchmarks" / "records" / "kernels-cuda.json").read_text())
+    whole, without = sorted(tables, key=lambda title: "without clusters" in title)
+    page = (ROOT / "docs" / "kernels.md").read_text()
+    for mine, other in zip(tables[whole], tables[without], strict=True):
+        shape = mine["groups x units x batch"]
+        assert other["groups x units x batch"] == shape
+        figures = [
+            round(float(row[kind])) for row in (mine, other) for kind in ("forward", "saving", "backward")
+        ]
+        (line,) = [line for line in page.splitlines() if line.startswith(f"| {shape.replace('x', ' × ')} |")]
+        assert [int(cell) for cell in line.strip("|").split("|")[2:]] == figures
+
+
 def test_the_sweep_is_that_of_the_records() -> None:
     content = json.loads((FIGURES / "sweep.json").read_text())
     assert len(content) == 12

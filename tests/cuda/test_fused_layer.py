@@ -42,6 +42,7 @@ CASES = {
         3,
         {"packed"},
     ),
+    "residual, wide": (FEW, 72, 72, {"levels": 2, "groups": 2, "residual": True}, 2, 20, {"states"}),
     "residual, grid": (
         OLD,
         44,
@@ -64,6 +65,9 @@ def test_weight_drop_leaves_other_gradients_in_their_dtype():
         pru(torch.randn(3, 2, 12))[0].float().sum().backward()
     (unfold,) = (record for record in records if record[0].startswith("unfold"))
     assert "weights[0] float32" in " ".join(unfold)
+
+
+PASSES = {"residual, wide": ["spread", "collect"]}  # beside kernels that have no registers for it
 
 
 def make(case: str, dtype: torch.dtype, autocast: bool) -> tuple[PRU, list[Tensor]]:
@@ -107,7 +111,8 @@ def test_outputs_and_every_gradient(case, dtype, autocast):
     ]
     kernels = [record[0].split()[0] for record in records]
     assert kernels.count("backward_tail") == len(pru.specs)
-    assert len(kernels) == 5 * len(pru.specs), kernels
+    assert [name for name in kernels if name in ("spread", "collect")] == PASSES.get(case, [])
+    assert len(kernels) == 5 * len(pru.specs) + len(PASSES.get(case, [])), kernels
     exact = copy.deepcopy(pru).double()
     exact.backend = "reference"
     doubles = [tensor.detach().double() for tensor in inputs]

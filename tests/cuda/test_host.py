@@ -157,6 +157,7 @@ CASES = {
     "wide": (FEW, 16, 68, {"levels": 2, "groups": 2}, 2, 20, set()),
     "grid": (OLD, 24, 44, {"levels": 2, "groups": 2}, 3, 2, {"states"}),
     "grid, packed": (OLD, 16, 24, {"levels": 1, "groups": 1, "bidirectional": True}, 4, 3, {"packed"}),
+    "residual, wide": (FEW, 72, 72, {"levels": 2, "groups": 2, "residual": True}, 2, 20, {"states"}),
     "residual, grid": (
         OLD,
         48,
@@ -204,7 +205,10 @@ def test_outputs_and_every_gradient(case, dtype):
     with in_cpp(device) as driver:
         found, inferred = run(pru, inputs, case), run(pru, inputs, case, save=False)
     step = inputs[0].shape[0] == 1  # without gradients it is another kernel, which rounds less
-    assert len(driver.launched) == (6 if step else 7) * len(pru.specs)  # in training, and without gradients
+    passes = ["spread", "collect", "spread"] if case == "residual, wide" else []
+    assert [name for name in driver.launched if name in ("spread", "collect")] == passes
+    count = (6 if step else 7) * len(pru.specs)  # in training, and again without gradients
+    assert len(driver.launched) == count + len(passes)
     with dry_run(device):
         expected = run(pru, inputs, case)
     for number, (mine, theirs) in enumerate(zip(found, expected, strict=True)):

@@ -102,7 +102,12 @@ def _step(weight: Tensor, features: int) -> int:
 
 
 def _launch_residual(kernel: str, values: Tensor, gates: Tensor) -> None:
-    launch_on(_launch(kernel, (), values), values.device, (values, gates), (values.numel(),))
+    launch_on(residual_launch(kernel, values), values.device, (values, gates), (values.numel(),))
+
+
+def residual_launch(kernel: str, values: Tensor) -> Launch:
+    """Of ``spread`` or ``collect``."""
+    return _launch(kernel, (), values)
 
 
 def _launch(kernel: str, constants: tuple[tuple[str, int], ...], operand: Tensor) -> Launch:

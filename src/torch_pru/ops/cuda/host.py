@@ -24,9 +24,9 @@ from torch_pru.ops.spec import LayerCall, LayerSpec, Outputs
 from torch_pru.ops.torch_private import current_stream
 
 from . import launch as launching
-from .folding import GATES, fold_launch
+from .folding import GATES, fold_launch, residual_launch
 from .passes import tail_launch
-from .plan import Device, Launch, choose_once, step_launch
+from .plan import RESIDUAL, Device, Launch, choose_once, step_launch
 from .recurrent import as_operand, saved_dtype
 
 # What C++ calls, in the order of ``Functions`` in host.cpp: functions of PyTorch for any device, its products
@@ -95,7 +95,7 @@ class _Plan(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("bias", "level", "features", "width", "groups", "padded")),
         *((name, ctypes.c_int64) for name in ("bias_rows", "residual", "real_bias", "real_cells")),
         ("bands", _Fold),
-        *((name, _Kernel) for name in ("input", "recurrence", "tail")),
+        *((name, _Kernel) for name in ("input", "residual_pass", "recurrence", "tail")),
     )
 
 
@@ -296,7 +296,7 @@ def _plan(kind: Kind, device: torch.device, gpu: Device, way: str) -> Plan | Non
         groups=groups,
         padded=aligned(size) if way == "backward" else dict(recurrence.constants).get("PADDED", 0),
         bias_rows=recurrence.bias_rows,
-        residual=spec.residual,
+        residual=RESIDUAL in recurrence.constants,
         real_bias=kind.bias == dtype,
         real_cells=kind.cell == dtype,
         bands=_bands(spec, device, transposed=way != "forward"),
@@ -307,6 +307,9 @@ def _plan(kind: Kind, device: torch.device, gpu: Device, way: str) -> Plan | Non
         name = "fold" if way == "forward" else "unfold"
         launch = fold_launch(name, spec.input.levels, GATES, 16 // kind.level.itemsize, kind.level, like)
         memory.input = _kernel(launch, device)
+        if spec.residual and RESIDUAL not in recurrence.constants:
+            name = "spread" if way == "forward" else "collect"
+            memory.residual_pass = _kernel(residual_launch(name, like), device)
     if way == "backward":
         memory.tail = _kernel(tail_launch(like, dtype, kind.bias, size), device)
     return Plan(ctypes.addressof(memory), memory, functions)

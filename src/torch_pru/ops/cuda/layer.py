@@ -19,10 +19,17 @@ from torch_pru.ops.operators import ONCE, OnceDifferentiable
 from torch_pru.ops.spec import SIXTEEN_BITS, LayerCall, LayerSpec, Outputs
 
 from . import host
-from .folding import GATES, fold, unfold
+from .folding import GATES, collect, fold, spread, unfold
 from .passes import backward_tail
 from .plan import is_step
-from .recurrent import Launched, Sizes, launch_backward, launch_forward, lengths_on, weight_gradient
+from .recurrent import (
+    Sizes,
+    adds_residual,
+    launch_backward,
+    launch_forward,
+    lengths_on,
+    weight_gradient,
+)
 from .step import run_step
 
 
@@ -114,10 +121,14 @@ def _forward(
     folded = fold(matrices, spec.input.windows, dtype)
     rows = x.reshape(-1, features)
     operand = _padded(rows, folded.shape[1], dtype)
-    gates = torch.mm(operand, folded.t())
     residual = None
     if spec.residual:
         residual = (rows if rows.dtype == dtype else operand.narrow(1, 0, features)).contiguous()
+    if residual is None or adds_residual(x.device, sizes, dtype, backward=False):
+        gates = torch.mm(operand, folded.t())
+    else:
+        gates = spread(residual, GATES).addmm_(operand, folded.t())  # one rounding of the whole sum
+        residual = None
     arguments = gates, context, biases, h0, c0, lengths
     state = (1, batch, sizes.width)
     out, hn, cn, activations, cells = launch_forward(*arguments, sizes, reverse, save, state, residual)
@@ -166,7 +177,9 @@ def _backward(
     results = [None] * len(needed)
     of_x, of_h0, of_c0, of_context, of_bias, of_other_bias, *of_levels = needed
     given = grads, context, c0, out, activations, cells, lengths, sizes, reverse
-    found = launch_backward(*given, residual=of_x and spec.residual)
+    residual = of_x and spec.residual
+    inside = residual and adds_residual(out.device, sizes, dtype, backward=True)
+    found = launch_backward(*given, residual=inside)
     if of_context or of_bias or of_other_bias:
         of_biases = dtypes.bias if dtypes.bias == dtype else torch.float32
         tail = (found.bias_parts, spec.groups, lengths, reverse, of_bias + of_other_bias, of_biases)
@@ -179,7 +192,10 @@ def _backward(
         if of_other_bias:
             results[5] = dbias[-1].view(-1)
     if of_x:
-        results[0] = _input_gradient(found, folded, spec.input_size, dtypes.input)
+        collected = found.dresidual
+        if residual and not inside:
+            collected = collect(found.dgates.view(-1, GATES * width), GATES)
+        results[0] = _input_gradient(found.dgates, collected, folded, spec.input_size, dtypes.input)
     if of_h0:
         results[1] = found.dh0
     if of_c0:
@@ -194,14 +210,16 @@ def _backward(
     return tuple(results)
 
 
-def _input_gradient(found: Launched, folded: Tensor, features: int, dtype: torch.dtype) -> Tensor:
+def _input_gradient(
+    dgates: Tensor, dresidual: Tensor | None, folded: Tensor, features: int, dtype: torch.dtype
+) -> Tensor:
     """(T, B, N) from the gradients of the gates; it is added to that of the residual, in place."""
-    steps, batch, width, gates = found.dgates.shape
-    rows = found.dgates.view(steps * batch, width * gates)
+    steps, batch, width, gates = dgates.shape
+    rows = dgates.view(steps * batch, width * gates)
     if folded.shape[1] != features:
         folded = folded.narrow(1, 0, features)
-    if found.dresidual is not None:
-        product = found.dresidual.view(steps * batch, features).addmm_(rows, folded)
+    if dresidual is not None:
+        product = dresidual.view(steps * batch, features).addmm_(rows, folded)
     elif dtype == torch.float32:
         product = torch.mm(rows, folded, out_dtype=dtype)  # straight from the sums
     else:

@@ -24,6 +24,7 @@ LARGEST_STEP_INPUT = 12_000  # features that the shared memory of any GPU holds 
 WIDEST_TILE = 4  # 8-column tiles a cluster takes at once
 CLUSTER_BARRIER_BYTES = 16  # shared memory that a cluster kernel has besides what it is launched with
 RESIDUAL = ("RESIDUAL", 1)  # the constant of kernels with a residual
+WIDEST_RESIDUAL = 16  # columns of a cluster that adds a residual itself
 
 
 @dataclass(frozen=True)
@@ -258,12 +259,17 @@ def choose(
     """The launch that serves a shape, for any number of steps or for one alone, or why none does.
 
     Args:
-        residual: whether the kernel adds a residual input to the gates, or sums its gradient. It is a variant
-            of its own: without a residual a kernel has more registers for other values.
+        residual: whether the kernel is to add a residual input to the gates, or to sum its gradient, if it
+            has registers for it. That is a variant with ``RESIDUAL`` among its constants. Wide tiles have
+            none: there a pass over memory before or after the kernel takes less time.
     """
     if residual:
         found = choose(device, size, batch, groups, dtype, backward, single_step)
-        return found if isinstance(found, str) else replace(found, constants=(*found.constants, RESIDUAL))
+        if isinstance(found, str) or (
+            found.cluster > 1 and dict(found.constants)["COLUMNS"] > WIDEST_RESIDUAL
+        ):
+            return found
+        return replace(found, constants=(*found.constants, RESIDUAL))
     if size % 2:
         return f"groups of {size} units: the kernels need an even number"
     if batch > LARGEST_BATCH:

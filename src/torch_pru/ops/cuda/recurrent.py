@@ -13,7 +13,7 @@ from torch_pru.ops.spec import RecurrenceCall, SavedRecurrence
 
 from .launch import at_multiple, device_of, launch_on
 from .passes import backward_tail, gradient_scale
-from .plan import Launch, choose_once, operand_dtype
+from .plan import RESIDUAL, Launch, choose_once, operand_dtype
 
 
 def saved_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -84,11 +84,12 @@ def launch_forward(
         weight: (4, G, D, D), or (4·M, D).
         biases: at most two of (4, M), which are added.
         state: the shape of hn and cn, if it is not (B, M).
-        residual: (T, B, M) in the dtype of gates, which is added to all four gates.
+        residual: (T, B, M) in the dtype of gates, which is added to all four gates; if `adds_residual`.
     """
     steps, batch, groups, size = sizes
     width, dtype, device = groups * size, gates.dtype, gates.device
     launch = _launch(device, size, batch, groups, dtype, False, steps == 1, residual is not None)
+    assert residual is None or RESIDUAL in launch.constants
     of_token = launch.kernel == "forward_token"  # reads each weight once: no time to convert them before
     of_biases, first, second = as_biases(biases, dtype)
     inputs = (
@@ -155,6 +156,15 @@ def backward(
     return dgates, dweight, dbias[0], found.dh0, found.dc0
 
 
+def adds_residual(device: torch.device, sizes: Sizes, dtype: torch.dtype, backward: bool) -> bool:
+    """Whether the kernel of a shape adds a residual itself, or sums its gradient."""
+    single_step = sizes.steps == 1 and not backward
+    launch = _launch(
+        device, sizes.size, sizes.batch, sizes.groups, dtype, backward, single_step, residual=True
+    )
+    return RESIDUAL in launch.constants
+
+
 class Launched(NamedTuple):
     """What the backward kernel leaves: of float32 gates also their gradients in float32, and what undoes the
     scale of ``dgates``."""
@@ -190,6 +200,7 @@ def launch_backward(
     steps, batch, groups, size = sizes
     width, dtype, device = groups * size, out.dtype, out.device
     launch = _launch(device, size, batch, groups, dtype, backward=True, residual=residual)
+    assert not residual or RESIDUAL in launch.constants
     of_out, of_hn, of_cn = grads
     grads = as_operand(of_out, dtype), as_operand(of_hn, dtype), as_operand(of_cn, torch.float32)
     inputs = (

@@ -5,7 +5,6 @@
 #define DEPTH (PLACES / 16)
 #define SHARE (SLOTS * COLUMNS)                        // elements of one block's part of h
 #define TILE (PLACES * COLUMNS)
-#define AHEAD (TILES <= 2)                             // wide tiles have no registers for the residual of the next step
 
 // This warp's fragments of one group's weights; a gate's start `apart` after those of the gate before.
 DEVICE void load_weight(u32 (&weight)[DEPTH][4], const u16* group, i64 apart, u32 rank) {
@@ -54,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
   };
   auto fetch = [&](int s, int n) {
     next[n] = load_gates(args.gates, place(s, n), at_unit, width);
-    if (AHEAD) residual_next[n] = load_residual(args, place(s, n));
+    residual_next[n] = load_residual(args, place(s, n));
   };
 #pragma unroll
   for (int n = 0; n < TILES; n++) {
@@ -76,7 +75,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) forward_cluster(const _
     for (int n = 0; n < TILES; n++) {
       gates[n] = next[n];
       residual[n] = residual_next[n];
-      if (!AHEAD && length[n] >= 0) residual[n] = load_residual(args, place(s, n));
       if (length[n] >= 0 && s + 1 < steps) fetch(s + 1, n);
     }
     if (s > 0) {

@@ -71,7 +71,9 @@ struct Plan {
   i64 features, width, groups, padded, bias_rows;      // padded: units of a group, as the exchange and products have them
   i64 residual, real_bias, real_cells;
   Fold bands;
-  Kernel input, recurrence, tail;                      // fold, forward; or unfold, backward, and the rest; or layer_step
+  // fold, spread, forward; or unfold, collect, backward, and the rest; or layer_step alone. A residual pass is there where
+  // there is a residual that the recurrence does not add itself.
+  Kernel input, residual_pass, recurrence, tail;
 };
 
 enum { INT16 = 2, INT64 = 4, FLOAT32 = 6 };                // PyTorch's numbers for dtypes
@@ -257,7 +259,13 @@ void forward(Value* stack, uint64_t, uint64_t) {
   call.fold(levels, folded);
   Tensor operand = call.view(x, {rows, features}, {features, 1});
   Tensor transposed = call.view(folded, {features, 4 * width}, {1, features});
-  call.mm(gates, operand, transposed);
+  if (plan.residual_pass.function) {
+    const i64 words[] = {x.address(), gates.address(), rows * features};
+    call.launch(plan.residual_pass, words);
+    call.addmm(gates, operand, transposed);            // one rounding of the whole sum
+  } else {
+    call.mm(gates, operand, transposed);
+  }
 
   const bool save = flags & SAVE;
   Tensor out = call.empty({steps, batch, width}, plan.dtype), hn = call.empty({1, batch, width}, plan.dtype);
@@ -385,7 +393,11 @@ void backward(Value* stack, uint64_t, uint64_t) {
 
   if (flags & OF_X) {
     Tensor all = call.view(dgates, {rows, gates}, {gates, 1}), to = call.view(gradient, {rows, features}, {features, 1});
-    if (plan.residual) call.addmm(to, all, folded);
+    if (plan.residual_pass.function) {
+      const i64 collected[] = {gradient.address(), dgates.address(), rows * features};
+      call.launch(plan.residual_pass, collected);
+    }
+    if (plan.residual || plan.residual_pass.function) call.addmm(to, all, folded);
     else call.mm(to, all, folded);
     call.add(static_cast<Tensor&&>(gradient));
   }
