@@ -4,7 +4,7 @@
     python benchmarks/kernels.py --without-clusters   # the kernels that GPUs before Hopper run
     python benchmarks/kernels.py --json FILE          # and keep the table as a record
 
-A shape is groups x units x batch. They run in another process, so that one that hangs is stopped.
+A shape is groups x units x batch. The shapes run in another process, which is stopped if one hangs.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from torch_pru import PRUError
 from torch_pru.lm import recipe
 from torch_pru.lm.config import Config, second_stage
-from torch_pru.lm.data.corpus import located
 from torch_pru.lm.evaluation.scores import Scores, load_scores, save_scores
 from torch_pru.lm.paper import ADAPTED, Setup
 from torch_pru.lm.recipe import config_text, load_recipe
@@ -294,39 +292,6 @@ def test_recipes_of_one_family_share_their_settings() -> None:
             allowed = {"unit", "hidden", "groups", "init", "weight_drop"}
             allowed |= {"epochs"} if (data_set, kind) == ("wt2", "-published") else set()
             assert {key for key in first if first[key] != lstm[key]} <= allowed
-
-
-def test_the_recipe_of_the_same_name_is_the_nearest() -> None:
-    changes = {"hidden": "[1000, 1000, 400]", "groups": "2"}
-    config = load_recipe("ptb-awd-pru-g4", changes)
-    name, found = nearest_recipe(config, "finetune")
-    assert (name, found["hidden"], found["groups"]) == ("ptb-awd-pru-g4", (1000, 1000, 400), 2)
-
-
-def test_a_recipe_with_equal_settings_is_nearer_than_one_of_the_same_name() -> None:
-    config = replace(load_recipe("ptb-awd-pru-g4-published"), name="ptb-awd-pru-g4")
-    assert nearest_recipe(config) == ("ptb-awd-pru-g4-published", {})
-
-
-def test_a_run_of_today_belongs_to_its_row() -> None:
-    """A run names the tokenizer that its recipe leaves open."""
-    config = load_recipe("ptb-pru-g4")
-    trained = replace(config, data=located(config.data))
-    assert trained.data.tokenizer == "spaces"
-    assert nearest_recipe(trained) == ("ptb-pru-g4", {})
-    other = replace(config, data=replace(config.data, tokenizer="characters"))
-    assert nearest_recipe(other) == ("ptb-pru-g4", {"tokenizer": "characters"})
-
-
-def test_a_recipe_of_ones_own_is_nearest_to_the_one_with_the_fewest_other_settings() -> None:
-    config = replace(load_recipe("ptb-pru-g2", {"epochs": "3"}), name="mine")
-    assert nearest_recipe(config) == ("ptb-pru-g2", {"epochs": 3})
-
-
-def test_a_run_on_a_text_without_a_recipe_comes_from_none() -> None:
-    config = load_recipe("ptb-pru-g2", {"corpus": "my-text"})
-    assert nearest_recipe(replace(config, name="mine")) == ("–", {})
-    assert nearest_recipe(config) == ("ptb-pru-g2", {"corpus": "my-text"})
 
 
 def test_the_best_epoch(tmp_path: Path) -> None:

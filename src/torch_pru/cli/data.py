@@ -105,14 +105,14 @@ def unknown_line(text: PreparedText) -> str:
 
     if text.tokenizer not in TOKENIZERS:
         return ""
-    return unknown_share(text.unknown["valid"], text.tokens["valid"], "validation tokens")
+    return unknown_in_words(text.unknown["valid"], text.tokens["valid"], "validation tokens")
 
 
-def unknown_share(unknown: int, tokens: int, name: str = "tokens") -> str:
+def unknown_in_words(unknown: int, tokens: int, name: str = "tokens") -> str:
     """How many tokens are read as ``<unk>``, and what is counted.
 
     Example:
-        >>> unknown_share(3, 12)
+        >>> unknown_in_words(3, 12)
         'read as <unk>: 3 of 12 tokens (25.0%), which are outside the vocabulary or <unk> in the text itself'
     """
     return (

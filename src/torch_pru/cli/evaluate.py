@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torch_pru.cli.console import messages, output, say
-from torch_pru.cli.data import unknown_share
+from torch_pru.cli.data import unknown_in_words
 from torch_pru.cli.progress import bar
 from torch_pru.cli.tables import print_table
 from torch_pru.errors import PRUError, check_choice
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HEADINGS = {"nll": "nats/token", "word_perplexity": "per word", "byte_perplexity": "per byte"}
 
 SPARE = ("seconds", "nats/token", "per byte", "per word", "tokens")
-"""Columns that a narrow terminal goes without; the first one goes first."""
+"""Columns that a narrow terminal does not show; the first one is left out first."""
 
 
 def evaluate(
@@ -185,7 +185,7 @@ def show(
             origin = "tuned on validation" if method in tuned else "published defaults, not tuned"
             say(console, f"{method}: {values} ({origin})")
     if unknown is not None and unknown[0]:
-        say(console, unknown_share(*unknown))
+        say(console, unknown_in_words(*unknown))
 
 
 def row_label(text: str, method: str) -> str:

@@ -25,7 +25,7 @@ NOTES = {
 """What columns mean."""
 
 SPARE = ("epochs", "model", "paper\ntest")
-"""Columns that a narrow terminal goes without; the first one goes first."""
+"""Columns that a narrow terminal does not show; the first one is left out first."""
 
 
 def recipes(

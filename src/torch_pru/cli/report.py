@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch_pru.lm.summary import Summary
 
 SPARE = ("minutes", "epochs", "parameters", "ended", "differs in")
-"""Columns that a narrow terminal goes without; the first one goes first."""
+"""Columns that a narrow terminal does not show; the first one is left out first."""
 
 
 def report(

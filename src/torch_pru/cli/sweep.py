@@ -41,7 +41,7 @@ GRID = "grid.toml"
 """The file in the folder of a sweep that has its grid."""
 
 SPARE = ("tokens/s", "minutes", "parameters")
-"""Columns that a narrow terminal goes without; the first one goes first."""
+"""Columns that a narrow terminal does not show; the first one is left out first."""
 
 VALUES = "; several with commas, such as 1,2,4"
 
@@ -277,8 +277,8 @@ def refuse_link(path: Path) -> None:
 
 def unfinished_runs(runs: Mapping[Path, Config]) -> list[Path]:
     """The runs that have started and not ended."""
-    from torch_pru.cli.header import count
     from torch_pru.lm.run import RunFolder
+    from torch_pru.lm.visible import count
 
     there = [path for path in runs if (path / "run.json").exists()]
     unfinished = [path for path in there if not is_finished(RunFolder.open(path))]

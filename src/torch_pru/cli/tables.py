@@ -1,10 +1,10 @@
-"""Tables that fit a terminal: a narrow one goes without some columns, and says so."""
+"""Tables that fit a terminal: a narrow one does not show all columns, and a line names those left out."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.measure import Measurement
 from rich.table import Table
 
@@ -33,7 +33,7 @@ def print_table(
         rows: a cell for each column.
         left: columns that are aligned to the left, the others to the right.
         wrapped: columns whose cells may take several lines.
-        spare: columns that a narrow terminal goes without; the first one goes first.
+        spare: columns that a narrow terminal does not show; the first one is left out first.
 
     Returns:
         The columns that were left out.
@@ -54,8 +54,8 @@ def print_table(
     widths = widths_of(console.width, {name: sizes[name] for name in shown})
     table = Table(box=None, pad_edge=False)
     for name in shown:
-        side = "left" if name in left else "right"
-        table.add_column(name, justify=side, width=widths.get(name), overflow="fold")  # type: ignore[arg-type]
+        side: JustifyMethod = "left" if name in left else "right"
+        table.add_column(name, justify=side, width=widths.get(name), overflow="fold")
     for row in rows:
         table.add_row(*(text for name, text in zip(headings, row, strict=True) if name in shown))
     console.print(table)
@@ -66,7 +66,7 @@ def print_table(
 
 
 def measured(console: Console, cells: Sequence[str], *, wrap: bool) -> Measurement:
-    """The least and the full width of a column."""
+    """The smallest and the full width of a column."""
     sizes = [Measurement.get(console, console.options.update(width=10_000), cell) for cell in cells]
     full = max(size.maximum for size in sizes)
     return Measurement(min(WORD, max(size.minimum for size in sizes)) if wrap else full, full)
@@ -90,7 +90,7 @@ def columns_that_fit(width: int, sizes: dict[str, Measurement], spare: Sequence[
 
 
 def widths_of(width: int, sizes: dict[str, Measurement]) -> dict[str, int]:
-    """The width of each column, what is left over to the first ones; empty if even the least is too wide.
+    """The width of each column. Spare room goes to the first ones. Empty if there is too little room.
 
     Example:
         >>> widths_of(20, {"run": Measurement(4, 9), "differs in": Measurement(5, 30)})

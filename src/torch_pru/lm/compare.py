@@ -294,7 +294,7 @@ def token_parts(
 
 
 def check_here(corpus: str) -> None:
-    """Raise if a text of the user's own is not on this machine, and say how it comes here."""
+    """Raise if a text of the user's own is not on this machine, and say how to get it."""
     if corpus in (*CORPORA, BUILT_IN) or prepared_folder(corpus) is not None or Path(corpus).is_dir():
         return
     folder = Path(corpus) if os.sep in corpus else data_folder() / corpus

@@ -155,10 +155,7 @@ class RunRecord:
 
 
 def settings_without_runtime(config: Config) -> dict[str, Any]:
-    """The settings that decide what is trained, with the names of what recipes leave open.
-
-    Both ways to run an LSTM are the same.
-    """
+    """The settings that decide what is trained: equal for both ways to run an LSTM, tokenizers by name."""
     settings = flat_settings(config) | {"unit": config.model.kind, "tokenizer": tokenizer_name(config.data)}
     return {key: value for key, value in settings.items() if key not in RUNTIME_SETTINGS}
 

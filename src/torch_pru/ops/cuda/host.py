@@ -29,7 +29,7 @@ from .passes import tail_launch
 from .plan import RESIDUAL, Device, Launch, choose_once, step_launch
 from .recurrent import as_operand, saved_dtype
 
-# What C++ calls, in the order of ``Functions`` in host.cpp: functions of PyTorch for any device, its products
+# What C++ calls, in the order of ``Functions`` in host.h: functions of PyTorch for any device, its products
 # for one type of device, and functions of CUDA's driver.
 TENSORS = (
     "aoti_torch_empty_strided",
@@ -60,7 +60,7 @@ DTYPES = {
     torch.bfloat16: 15,
 }  # PyTorch's numbers
 
-# Flags of both operators, as in host.cpp.
+# Flags of the operators, as in host.cpp.
 HAS_BIAS, HAS_OTHER_BIAS, HAS_H0, HAS_C0, HAS_LENGTHS, SAVE, REVERSE = (1 << bit for bit in range(7))
 HAS_GRAD_OUT, HAS_GRAD_HN, HAS_GRAD_CN, OF_X, OF_CONTEXT, OF_LEVELS = (1 << bit for bit in range(7, 13))
 OF_BIAS, OF_OTHER_BIAS = 1 << 13, 1 << 14
@@ -263,24 +263,24 @@ def _append(given: list[Tensor], optional: Sequence[Tensor | None], flag: int) -
     return flags
 
 
-def _prepared(kind: Kind, device: torch.device, way: str) -> tuple[Plan, int] | None:
-    """The plan and the stream of a call on the current device; ``way`` is the name of the operator."""
+def _prepared(kind: Kind, device: torch.device, operator: str) -> tuple[Plan, int] | None:
+    """The plan and the stream of a call on the current device, for the operator of this name."""
     if functions_for(device.type) is None or torch.cuda.current_device() != device.index:
         return None
     launching.make_context_current(device.index)
-    plan = _plan(kind, device, launching.device_of(device.index), way)
+    plan = _plan(kind, device, launching.device_of(device.index), operator)
     return None if plan is None else (plan, current_stream(device.index))
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(kind: Kind, device: torch.device, gpu: Device, way: str) -> Plan | None:
+def _plan(kind: Kind, device: torch.device, gpu: Device, operator: str) -> Plan | None:
     """None if C++ does not compute calls of this kind."""
     spec, dtype, features = kind.spec, kind.dtype, kind.spec.input_size
     size, groups = spec.hidden_size // spec.groups, spec.groups
     converted = any(one not in (dtype, torch.float32) for one in (kind.level, kind.bias, kind.cell))
-    if converted or spec.input.levels > MOST_LEVELS or (features % ALIGNMENT and way != "step"):
+    if converted or spec.input.levels > MOST_LEVELS or (features % ALIGNMENT and operator != "step"):
         return None
-    recurrence = _recurrence(kind, gpu, way)
+    recurrence = _recurrence(kind, gpu, operator)
     functions = functions_for(device.type)
     memory = _Plan(
         functions=ctypes.addressof(functions),  # type: ignore[arg-type]
@@ -294,32 +294,32 @@ def _plan(kind: Kind, device: torch.device, gpu: Device, way: str) -> Plan | Non
         features=features,
         width=spec.hidden_size,
         groups=groups,
-        padded=aligned(size) if way == "backward" else dict(recurrence.constants).get("PADDED", 0),
+        padded=aligned(size) if operator == "backward" else dict(recurrence.constants).get("PADDED", 0),
         bias_rows=recurrence.bias_rows,
         residual=RESIDUAL in recurrence.constants,
         real_bias=kind.bias == dtype,
         real_cells=kind.cell == dtype,
-        bands=_bands(spec, device, transposed=way != "forward"),
+        bands=_bands(spec, device, transposed=operator != "forward"),
         recurrence=_kernel(recurrence, device),
     )
     like = torch.empty(0, dtype=dtype, device=device)
-    if way != "step":
-        name = "fold" if way == "forward" else "unfold"
+    if operator != "step":
+        name = "fold" if operator == "forward" else "unfold"
         launch = fold_launch(name, spec.input.levels, GATES, 16 // kind.level.itemsize, kind.level, like)
         memory.input = _kernel(launch, device)
         if spec.residual and RESIDUAL not in recurrence.constants:
-            name = "spread" if way == "forward" else "collect"
+            name = "spread" if operator == "forward" else "collect"
             memory.residual_pass = _kernel(residual_launch(name, like), device)
-    if way == "backward":
+    if operator == "backward":
         memory.tail = _kernel(tail_launch(like, dtype, kind.bias, size), device)
     return Plan(ctypes.addressof(memory), memory, functions)
 
 
-def _recurrence(kind: Kind, gpu: Device, way: str) -> Launch:
+def _recurrence(kind: Kind, gpu: Device, operator: str) -> Launch:
     spec, dtype, batch = kind.spec, kind.dtype, kind.batch
-    if way == "step":
+    if operator == "step":
         return step_launch(spec, batch, dtype)
-    size, backward = spec.hidden_size // spec.groups, way == "backward"
+    size, backward = spec.hidden_size // spec.groups, operator == "backward"
     shape = (size, batch, spec.groups, dtype, backward, kind.single_step, spec.residual)
     recurrence = choose_once(gpu, *shape)
     if isinstance(recurrence, str):

@@ -61,6 +61,7 @@ def is_fused(call: LayerCall, dtype: torch.dtype) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _is_served(spec: LayerSpec) -> bool:
+    """Whether the input is one linear map without groups, and the context one matrix."""
     return spec.is_grouped_lstm and spec.input.is_linear and spec.input.groups == 1
 
 

@@ -246,6 +246,11 @@ def is_step(spec: LayerSpec, steps: int, batch: int) -> bool:
     return steps == 1 and batch <= LARGEST_TOKEN_BATCH and spec.input_size <= LARGEST_STEP_INPUT
 
 
+def has_wide_tiles(launch: Launch) -> bool:
+    """Whether a cluster takes so many columns at once that no registers are left for a residual."""
+    return launch.cluster > 1 and dict(launch.constants)["COLUMNS"] > WIDEST_RESIDUAL
+
+
 def choose(
     device: Device,
     size: int,
@@ -265,9 +270,7 @@ def choose(
     """
     if residual:
         found = choose(device, size, batch, groups, dtype, backward, single_step)
-        if isinstance(found, str) or (
-            found.cluster > 1 and dict(found.constants)["COLUMNS"] > WIDEST_RESIDUAL
-        ):
+        if isinstance(found, str) or has_wide_tiles(found):
             return found
         return replace(found, constants=(*found.constants, RESIDUAL))
     if size % 2:

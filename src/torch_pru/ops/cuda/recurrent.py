@@ -84,7 +84,8 @@ def launch_forward(
         weight: (4, G, D, D), or (4·M, D).
         biases: at most two of (4, M), which are added.
         state: the shape of hn and cn, if it is not (B, M).
-        residual: (T, B, M) in the dtype of gates, which is added to all four gates; if `adds_residual`.
+        residual: (T, B, M) in the dtype of gates, to be added to all four gates. Give it only where
+            :func:`adds_residual` is true.
     """
     steps, batch, groups, size = sizes
     width, dtype, device = groups * size, gates.dtype, gates.device
@@ -192,7 +193,7 @@ def launch_backward(
 ) -> Launched:
     """The gradients of the gates and of the states, from those of out, hn and cn; see :func:`launch_forward`.
 
-    With ``residual`` also that of the residual, from the gates alone: the sum of a unit's four, rounded once.
+    With ``residual`` also that of the residual: the sum of the gradients of a unit's gates, rounded once.
 
     With float32 gates, the factors are scaled into float16's range by a power of two, which the largest of
     the given gradients determines; see recurrence.cu.

@@ -1,10 +1,10 @@
-// A layer's single step without gradients: input transform, residual, recurrence. A warp takes a unit, whose level says what of
-// the input its rows of weights see: the block pools it down to that level into shared memory. Nothing is rounded on the way.
+// A layer's single step without gradients: input transform, residual, recurrence. A warp computes one unit. The unit's
+// weights are multiplied with the input pooled down to its level, which the block computes in shared memory, in float32.
 struct LayerStepArgs {
   const Real* x;                   // (B, N)
   const Real* levels[LEVELS];      // (4, units, features / 2^level)
   const int* first[LEVELS];        // (features / 2^level): where the inputs of a pooled feature start; null at level 0
-  const float* share[LEVELS];      // (width, features / 2^level): what each of them counts
+  const float* share[LEVELS];      // (width, features / 2^level): the factor of each of them
   const Real* context;             // (4, G, D, D)
   const void* bias;                // as in ForwardArgs
   const void* other_bias;
@@ -27,7 +27,7 @@ DEVICE float pooled(const LayerStepArgs& args, int level, const Real* x, int fea
   return sum;
 }
 
-// The gates of one unit of a level from its view of the input, which goes on with a zero.
+// Adds the input's part of one unit's gates. `view` is the pooled input, followed by a zero.
 DEVICE void add_input(float (&sums)[4], const Real* row, i64 apart, int features, const float* view) {
   auto vector_at = [&](int k) { return Pair{view[2 * k], view[2 * k + 1]}; };
   auto in_pairs = [](const Real* of_gate, int k) { return pair_at(of_gate, k); };
@@ -39,7 +39,7 @@ DEVICE void add_input(float (&sums)[4], const Real* row, i64 apart, int features
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) layer_step(const __grid_constant__ LayerStepArgs args) {
-  extern __shared__ __align__(16) float view[];        // of the input, at one level, and a zero
+  extern __shared__ __align__(16) float view[];        // the input pooled down to one level, followed by a zero
   const int width = (int)args.groups * D, first_unit = blockIdx.x * (THREADS / 32), unit = first_unit + threadIdx.x / 32;
   const bool mine = unit < width;                      // the same for a whole warp
   const i64 at = (i64)blockIdx.y * width + unit;
@@ -61,7 +61,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_step(const __grid_co
     const int units = (int)args.units[level], features = (int)args.features >> level, inside = unit - before;
     if (first_unit < before + units && first_unit + THREADS / 32 > before) {  // the same for a whole block
       __syncthreads();                                 // the view of the level above has been read
-      for (int n = threadIdx.x; n <= features; n += THREADS) view[n] = n < features ? pooled(args, level, x, features, n) : 0.f;
+      for (int n = threadIdx.x; n <= features; n += THREADS)
+        view[n] = n < features ? pooled(args, level, x, features, n) : 0.f;
       __syncthreads();
       if (mine && inside >= 0 && inside < units)
         add_input(sums, args.levels[level] + (i64)inside * features, (i64)units * features, features, view);

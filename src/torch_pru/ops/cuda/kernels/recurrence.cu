@@ -140,8 +140,8 @@ DEVICE void store_gates32(const BackwardArgs&, i64, i64, int, Gates, Scale) {}
 DEVICE Scale scale_of(const BackwardArgs&) { return {1.f, 1.f}; }
 #endif
 
-// A residual is added to the gates in float32; its gradient is the sum of theirs as `dgates` has them, rounded. Without
-// RESIDUAL nothing of it is left in the code: the registers are for other values.
+// A residual is added to the gates in float32. Its gradient is the sum of theirs as `dgates` has them, rounded. Without
+// RESIDUAL the kernels have no code for it, and need no registers.
 #if RESIDUAL
 DEVICE Real load_residual(const ForwardArgs& args, i64 at) { return args.residual[at]; }
 DEVICE Four with_residual(const Four& z, Real residual) {

@@ -1,5 +1,5 @@
-// Shared by the kernels of a single step, in which no block needs the h of another: the weights are read once, and a warp sums
-// the four gates of one unit in one column.
+// Shared by the kernels of a single step, in which no block needs the h of another. The weights are read once. A warp
+// sums the four gates of one unit in one column.
 struct Pair { float low, high; };
 #if FLOAT
 DEVICE Pair pair_at(const float* row, int k) { return {row[2 * k], row[2 * k + 1]}; }
@@ -7,8 +7,8 @@ DEVICE Pair pair_at(const float* row, int k) { return {row[2 * k], row[2 * k + 1
 DEVICE Pair pair_at(const u16* row, int k) { u32 both = ((const u32*)row)[k]; return {widen(both), widen(both >> 16)}; }
 #endif
 
-// This lane's part of the products of a vector with a unit's rows of a weight, one for each gate, which start `apart`. Both are
-// functions from a number to a pair of elements.
+// Adds this lane's part of the products of a vector with a unit's rows of a weight, one row for each gate, `apart` from
+// each other. `weight_at` and `vector_at` return the pair of elements of a number.
 template <class Weight, class Vector>
 DEVICE void add_products(float (&sums)[4], const Real* row, i64 apart, int pairs, Weight weight_at, Vector vector_at) {
   const int lane = threadIdx.x % 32;
@@ -25,7 +25,7 @@ DEVICE void add_products(float (&sums)[4], const Real* row, i64 apart, int pairs
   }
 }
 
-// The same for the context, by the unit's group of h, which is null for zeros; D is even.
+// The same for the context and the unit's group of h. If h0 is null, h is zero. D is even.
 DEVICE void add_context(float (&sums)[4], const Real* weight, const Real* h0, int unit, int width) {
   if (!h0) return;
   const int group = unit / D, to = unit % D;
@@ -42,7 +42,7 @@ DEVICE void add_lanes(Four& z, float (&sums)[4]) {
   z.i += sums[0]; z.f += sums[1]; z.g += sums[2]; z.o += sums[3];
 }
 
-// The unit's new state, and c; `at` is column * M + unit.
+// Stores the unit's new state and returns its c. `at` is column * M + unit.
 template <class Args> DEVICE float finish(const Args& args, i64 at, Four& z, float c) {
   Real value;
   set(value, advance(z, c));
